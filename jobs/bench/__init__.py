@@ -1,0 +1,1 @@
+"""Benchmarks: each prints and writes the rows that the README shows."""

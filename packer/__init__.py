@@ -1,0 +1,1 @@
+"""Numbers to plans: workload models, packing policies, context-parallel plans, measures."""

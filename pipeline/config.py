@@ -1,0 +1,252 @@
+"""The run's configuration: one TOML file, checked at the edge, frozen afterwards."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class ConfigError(ValueError):
+    """The configuration is wrong; the message says where, what was found and what is allowed."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TokenizerConfig(_Table):
+    """Which vocabulary, and what is added at a document's true ends.
+
+    `path` is a tokenizer.json, a directory that holds one, `package:NAME` for an installed Python
+    package that carries one, or a hub name (needs the `hf` extra).
+    """
+
+    path: str
+    engine: Literal["hf"] = "hf"
+    add_bos: bool = False
+    add_eos: bool = True
+    bos_token: str | None = None
+    eos_token: str | None = None
+    special_tokens_in_text: Literal["text", "tokens"] = "text"
+
+
+class SourceConfig(_Table):
+    """One corpus: where its files are and how they are read."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    paths: tuple[str, ...] = Field(min_length=1)
+    format: Literal["auto", "jsonl", "parquet", "text"] = "auto"
+    text_column: str = "text"
+    pattern: str = "*"
+    weight: float | None = Field(default=None, gt=0)
+    max_epochs: int = Field(default=1, ge=1)
+
+
+class MixtureConfig(_Table):
+    """How sources become one stream.
+
+    `at_source_end` defaults to "stop" where weights are given, so that the mixture holds to the
+    end, and to "drop" where they are not, so that every document is used.
+    """
+
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    target_tokens: int | None = Field(default=None, ge=1)
+    at_source_end: Literal["stop", "drop"] | None = None
+
+
+class PackingSettings(_Table):
+    """Bounds of a micro-batch and a step, and the policy that fills them."""
+
+    policy: Literal["concat", "reorder", "wlb"] = "wlb"
+    num_micro_batches: int = Field(ge=1)
+    context_length: int = Field(ge=1)
+    max_tokens: int | None = None
+    max_pieces: int = Field(default=0, ge=0)
+    max_displacement: int = Field(default=16, ge=1)
+    mean_displacement: float = Field(default=0.5, gt=0)
+    thresholds: tuple[int, ...] | Literal["tune"] = "tune"
+    max_queues: int = Field(default=3, ge=1, le=3)
+
+    @model_validator(mode="after")
+    def _window(self) -> PackingSettings:
+        if self.max_tokens is not None and self.max_tokens < self.context_length:
+            raise ValueError(
+                f"max_tokens is {self.max_tokens} but must be at least context_length "
+                f"{self.context_length}"
+            )
+        return self
+
+    @property
+    def bound(self) -> int:
+        """S_max: `max_tokens`, or a quarter more than the context length."""
+        return self.context_length * 5 // 4 if self.max_tokens is None else self.max_tokens
+
+
+class WorkloadSettings(_Table):
+    """What a piece costs: a crossover length, or the model that gives one."""
+
+    crossover: int | None = Field(default=None, ge=1)
+    model_config_path: str | None = Field(default=None, alias="model_config")
+    constant_tokens: int = Field(default=0, ge=0)
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @model_validator(mode="after")
+    def _one_of(self) -> WorkloadSettings:
+        if (self.crossover is None) == (self.model_config_path is None):
+            raise ValueError("give exactly one of crossover and model_config")
+        return self
+
+
+class ContextParallelSettings(_Table):
+    """CP degrees to plan for; 1 needs no plan."""
+
+    sizes: tuple[int, ...] = ()
+    strategy: Literal["per_sequence", "per_document"] = "per_document"
+
+    @model_validator(mode="after")
+    def _degrees(self) -> ContextParallelSettings:
+        if any(size < 2 for size in self.sizes) or len(set(self.sizes)) != len(self.sizes):
+            raise ValueError(f"sizes {list(self.sizes)} must be distinct and at least 2")
+        return self
+
+
+class ParallelSettings(_Table):
+    """The cluster that the report computes times for; decides nothing in the plan."""
+
+    dp_size: int = Field(default=1, ge=1)
+    pp_size: int = Field(default=1, ge=1)
+
+
+class ShardSettings(_Table):
+    """How the result is cut into files."""
+
+    shard_tokens: int = Field(default=16_777_216, ge=1)
+    row_group_tokens: int = Field(default=131_072, ge=1)
+    split_bytes: int = Field(default=33_554_432, ge=1024)
+    run_tokens: int = Field(default=33_554_432, ge=1024)
+    store: str | None = None
+
+
+class JobSettings(_Table):
+    """How the job runs; changes nothing in what it writes."""
+
+    workers: int | None = Field(default=None, ge=1)
+    address: str | None = None
+    object_store_mb: int = Field(default=256, ge=80)
+    executor: Literal["ray", "local"] = "ray"
+
+
+class RunConfig(_Table):
+    """Everything a build depends on."""
+
+    tokenizer: TokenizerConfig
+    sources: tuple[SourceConfig, ...] = Field(min_length=1)
+    mixture: MixtureConfig = MixtureConfig()
+    packing: PackingSettings
+    workload: WorkloadSettings
+    context_parallel: ContextParallelSettings = ContextParallelSettings()
+    parallel: ParallelSettings = ParallelSettings()
+    shards: ShardSettings = ShardSettings()
+    job: JobSettings = JobSettings()
+
+    @model_validator(mode="after")
+    def _whole(self) -> RunConfig:
+        names = [source.name for source in self.sources]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two sources have one name: {sorted(names)}")
+        weighted = [source.weight is not None for source in self.sources]
+        if any(weighted) and not all(weighted):
+            raise ValueError("give every source a weight, or none")
+        if self.packing.num_micro_batches % self.parallel.dp_size:
+            raise ValueError(
+                f"parallel.dp_size {self.parallel.dp_size} does not divide "
+                f"packing.num_micro_batches {self.packing.num_micro_batches}"
+            )
+        return self
+
+    @property
+    def at_source_end(self) -> str:
+        """What happens when a source has no epochs left, resolved."""
+        weighted = self.sources[0].weight is not None
+        return self.mixture.at_source_end or ("stop" if weighted else "drop")
+
+
+def load_config(path: Path, overrides: tuple[str, ...] = ()) -> RunConfig:
+    """Read a TOML file and apply `table.key=value` overrides (values in TOML syntax).
+
+    Raises:
+        ConfigError: unreadable file, unknown key, wrong type, missing key.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    for override in overrides:
+        _apply(document, override)
+    return parse_config(document, name=str(path))
+
+
+def parse_config(document: dict[str, Any], *, name: str) -> RunConfig:
+    """Validate a parsed document; `name` is what errors call it."""
+    try:
+        return RunConfig.model_validate(document)
+    except ValidationError as error:
+        problems = [f"{name}: {_explain(problem)}" for problem in error.errors()]
+        raise ConfigError("\n".join(problems)) from error
+
+
+def _apply(document: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {override}: expected table.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word is a string
+    *tables, last = key.strip().split(".")
+    place: Any = document
+    for table in tables:
+        if isinstance(place, list) and table.isdigit() and int(table) < len(place):
+            place = place[int(table)]
+        elif isinstance(place, dict):
+            place = place.setdefault(table, {})
+        else:
+            raise ConfigError(f"--set {override}: no table {table!r} in the configuration")
+    if not isinstance(place, dict):
+        raise ConfigError(f"--set {override}: {'.'.join(tables)} is not a table")
+    place[last] = value
+
+
+def _explain(problem: Any) -> str:
+    place = ".".join(str(part) for part in problem["loc"]) or "configuration"
+    if problem["type"] != "extra_forbidden":
+        return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
+    *parents, key = problem["loc"]
+    known = _known_keys(parents)
+    near = difflib.get_close_matches(str(key), known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+    return f"{place}: unknown key; {hint}"
+
+
+def _known_keys(parents: list[Any]) -> list[str]:
+    model: Any = RunConfig
+    for part in parents:
+        if isinstance(part, str):
+            annotation = model.model_fields[part].annotation
+            model = annotation if isinstance(annotation, type) else annotation.__args__[0]
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def fingerprint(value: Any) -> str:
+    """SHA-256 of a value's canonical JSON: sorted keys, no spaces."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""The format on disk: what the trainer may see of this project."""

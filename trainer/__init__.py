@@ -1,0 +1,1 @@
+"""The thin 4D trainer; it reads shards through pipeline.shard and nothing else of ours."""
