@@ -169,7 +169,9 @@ class Steps:
     def concatenate(cls, parts: Sequence[Steps]) -> Steps:
         """Consecutive steps as one; at least one part."""
         shifts = np.cumsum([0] + [len(part.pieces) for part in parts])
-        offsets = [part.row_offsets[:-1] + shift for part, shift in zip(parts, shifts, strict=False)]
+        offsets = [
+            part.row_offsets[:-1] + shift for part, shift in zip(parts, shifts, strict=False)
+        ]
         return Steps(
             first_step=parts[0].first_step,
             num_micro_batches=parts[0].num_micro_batches,
@@ -218,7 +220,10 @@ class PackingConfig:
                 f"intake_tokens {self.intake_tokens} and max_pieces {self.max_pieces} must not be "
                 f"negative, max_displacement {self.max_displacement} must be at least 1"
             )
-        if list(self.thresholds) != sorted(set(self.thresholds)) or min(self.thresholds, default=1) < 1:
+        if (
+            list(self.thresholds) != sorted(set(self.thresholds))
+            or min(self.thresholds, default=1) < 1
+        ):
             raise ValueError(f"thresholds {list(self.thresholds)} must be positive and ascending")
         if self.intake_tokens == 0:
             object.__setattr__(self, "intake_tokens", self.num_micro_batches * self.context_length)

@@ -71,7 +71,11 @@ def crossover_of(config: dict[str, Any]) -> int:
     Raises:
         ValueError: a field is missing, or the model is not dense.
     """
-    experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
+    experts = (
+        config.get("num_experts")
+        or config.get("num_local_experts")
+        or config.get("n_routed_experts")
+    )
     if experts:
         raise ValueError(
             f"the model has {experts} experts; only dense models give a crossover, set "
@@ -81,7 +85,9 @@ def crossover_of(config: dict[str, Any]) -> int:
         hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         feed_forward = int(config["intermediate_size"])
     except KeyError as error:
-        raise ValueError(f"the model's config has no {error}; set workload.crossover instead") from None
+        raise ValueError(
+            f"the model's config has no {error}; set workload.crossover instead"
+        ) from None
     head_dim = int(config.get("head_dim") or hidden // heads)
     query_width = heads * head_dim
     key_value_width = int(config.get("num_key_value_heads") or heads) * head_dim

@@ -1,0 +1,56 @@
+# Every target runs in .venv; `make setup` makes it. With uv on the path it is faster.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= out
+CONFIG ?= jobs/configs/demo.toml
+export RAY_USAGE_STATS_ENABLED := 0
+
+.PHONY: setup demo shards train report test test-slow check format bench gpu-check clean
+
+setup: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml
+	@if command -v uv >/dev/null; then \
+	  { test -d $(VENV) || uv venv --python $(PYTHON) $(VENV); } && \
+	  UV_FIND_LINKS="$$PIP_FIND_LINKS" uv pip install --python $(BIN)/python -e '.[dev]'; \
+	else \
+	  { test -d $(VENV) || $(PYTHON) -m venv $(VENV); } && $(BIN)/pip install -q -e '.[dev]'; \
+	fi
+	touch $@
+
+demo: setup
+	$(BIN)/python -m jobs.demo $(OUT)/demo-corpus
+	$(BIN)/steelyard build --config $(CONFIG) --out $(OUT)/demo
+	$(BIN)/steelyard verify $(OUT)/demo
+	$(BIN)/steelyard report $(OUT)/demo
+
+shards: setup
+	$(BIN)/steelyard build --config $(CONFIG) --out $(OUT)/shards
+
+report: setup
+	$(BIN)/steelyard report $(OUT)/demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m jobs.bench.tables --check
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/python -m jobs.bench.run
+	$(BIN)/python -m jobs.bench.tables
+
+clean:
+	rm -rf $(OUT)

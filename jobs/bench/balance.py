@@ -1,0 +1,70 @@
+"""Balance on the paper's document lengths: every policy, several seeds, as `simulate` measures it."""
+
+from __future__ import annotations
+
+from statistics import mean
+from typing import Any
+
+from jobs.simulation import SimulationRequest, simulate_lengths
+
+CONTEXT_LENGTH = 131_072
+SEEDS = range(5)
+SETTINGS = (  # N, S_max / S, dp
+    (4, 1.25, 1),
+    (4, 1.5, 1),
+    (16, 1.25, 4),
+    (16, 1.5, 4),
+    (64, 1.25, 8),
+)
+POLICIES = ("concat", "reorder", "wlb")
+_MEASURES = (
+    "excess",
+    "imbalance_degree_mean",
+    "displacement_mean",
+    "displacement_max",
+    "tokens_per_step_cv",
+    "lockstep_time",
+    "schedule_time",
+    "documents_per_s",
+)
+
+
+def run() -> list[dict[str, Any]]:
+    """A row a setting and policy, means over the seeds."""
+    rows = []
+    for num_micro_batches, factor, dp_size in SETTINGS:
+        runs = [
+            simulate_lengths(_request(num_micro_batches, factor, dp_size, seed)) for seed in SEEDS
+        ]
+        for place, policy in enumerate(POLICIES):
+            row: dict[str, Any] = {
+                "num_micro_batches": num_micro_batches,
+                "max_tokens_over_context": factor,
+                "dp_size": dp_size,
+                "policy": policy,
+            }
+            for measure in _MEASURES:
+                row[measure] = mean(figures[place][measure] for figures in runs)
+            row["displacement_max"] = max(figures[place]["displacement_max"] for figures in runs)
+            row["steps"] = min(figures[place]["steps"] for figures in runs)
+            rows.append(row)
+    return rows
+
+
+def _request(num_micro_batches: int, factor: float, dp_size: int, seed: int) -> SimulationRequest:
+    return SimulationRequest(
+        lengths="fig3",
+        policies=POLICIES,
+        num_micro_batches=num_micro_batches,
+        context_length=CONTEXT_LENGTH,
+        max_tokens=int(factor * CONTEXT_LENGTH),
+        crossover=47_100,
+        dp_size=dp_size,
+        pp_size=4,
+        steps=420 if num_micro_batches < 64 else 110,
+        seed=seed,
+        max_pieces=0,
+        mean_displacement=0.5,
+        thresholds="tune",
+        objective="max",
+    )

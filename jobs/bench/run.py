@@ -1,0 +1,36 @@
+"""`python -m jobs.bench.run [NAME ...]`: measure, print and keep; all of them without a name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jobs.bench import balance, build, machine, memory, packing
+
+BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "packing": packing.run,
+    "balance": balance.run,
+    "build": build.run,
+    "memory": memory.run,
+}
+
+
+def main(names: Sequence[str]) -> None:
+    """Run the named benchmarks one after another; nothing else should run on the machine."""
+    unknown = set(names) - set(BENCHMARKS)
+    if unknown:
+        raise SystemExit(
+            f"no benchmark {', '.join(sorted(unknown))}; known: {', '.join(BENCHMARKS)}"
+        )
+    for name in names or BENCHMARKS:
+        rows = BENCHMARKS[name]()
+        path = machine.save(name, rows)
+        for row in rows:
+            print(json.dumps(row))
+        print(f"{name}: {len(rows)} rows in {path}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

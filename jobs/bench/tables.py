@@ -1,0 +1,113 @@
+"""The README's tables, written from the kept results; `--check` fails where they differ.
+
+A table stands between `<!-- table NAME -->` and `<!-- end NAME -->`. Numbers are never edited by
+hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jobs.bench.machine import RESULTS
+
+README = Path(__file__).parents[2] / "README.md"
+Rows = list[dict[str, Any]]
+
+
+def packing_table(rows: Rows) -> list[str]:
+    """Documents per second of each packer."""
+    lines = ["| packer | N | documents/s, one core |", "|---|---|---|"]
+    return lines + [
+        f"| {row['packer']} | {row['num_micro_batches']} | {row['documents_per_s']:,.0f} |"
+        for row in rows
+    ]
+
+
+def balance_table(rows: Rows) -> list[str]:
+    """Excess and times of each policy at each setting."""
+    lines = [
+        "| N | S_max | policy | excess | displacement mean | max | lockstep (dp) | schedule (dp, pp 4) "
+        "| tokens/step cv |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        dp = row["dp_size"]
+        lines.append(
+            f"| {row['num_micro_batches']} | {row['max_tokens_over_context']} S | `{row['policy']}` "
+            f"| {row['excess']:.3f} | {row['displacement_mean']:.2f} | {row['displacement_max']} "
+            f"| {row['lockstep_time']:.3f} ({dp}) | {row['schedule_time']:.3f} ({dp}, 4) "
+            f"| {row['tokens_per_step_cv']:.2f} |"
+        )
+    return lines
+
+
+def build_table(rows: Rows) -> list[str]:
+    """The build beside the bare library."""
+    lines = ["| what | text | seconds | tokens/s |", "|---|---|---|---|"]
+    for row in rows:
+        text = f"{row['text_mb']:.0f} MB" if "text_mb" in row else ""
+        rate = f"{row['tokens_per_s']:,.0f}" if "tokens_per_s" in row else ""
+        lines.append(f"| {row['what']} | {text} | {row['seconds']:.1f} | {rate} |")
+    return lines
+
+
+def memory_table(rows: Rows) -> list[str]:
+    """Peak memory at two corpus sizes."""
+    lines = ["| text | peak memory | mapped files |", "|---|---|---|"]
+    for row in rows:
+        lines.append(
+            f"| {row['text_mb']:.0f} MB | {row['peak_mib']:,.0f} MiB "
+            f"| {row['mapped_files_mib']:,.0f} MiB |"
+        )
+    return lines
+
+
+TABLES: dict[str, Callable[[Rows], list[str]]] = {
+    "packing": packing_table,
+    "balance": balance_table,
+    "build": build_table,
+    "memory": memory_table,
+}
+
+
+def render(text: str) -> str:
+    """The README with every table written anew."""
+    for name, table in TABLES.items():
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            continue
+        kept = json.loads(path.read_text())
+        body = "\n".join([*table(kept["rows"]), "", _origin(name, kept["machine"])])
+        pattern = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+        text, count = pattern.subn(lambda match, body=body: match[1] + body + "\n" + match[2], text)
+        if count != 1:
+            raise SystemExit(f"README.md has {count} places for table {name}; it must have one")
+    return text
+
+
+def _origin(name: str, machine: dict[str, Any]) -> str:
+    versions = ", ".join(f"{key} {value}" for key, value in machine["versions"].items())
+    return (
+        f"`python -m jobs.bench.run {name}`, {machine['date']}: {machine['processor']}, "
+        f"{machine['cores']} cores, {machine['memory_gib']} GiB, Python {machine['python']}, {versions}."
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Write the tables, or with `--check` only compare."""
+    old = README.read_text(encoding="utf-8")
+    new = render(old)
+    if arguments == ["--check"]:
+        if new != old:
+            raise SystemExit("README.md's tables differ from jobs/bench/results: run make bench")
+        return
+    README.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,236 @@
+"""`steelyard`: every command a function; results on stdout, progress on stderr.
+
+Exit 0 is success, 1 a set that does not hold what it promises, 2 the user's mistake in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from jobs import show
+from jobs.progress import Reporter
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Workload-balanced micro-batches for long-context LLM training, planned offline.",
+)
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The set's directory.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.command(epilog="Example: steelyard build --config jobs/configs/demo.toml --out out/demo")
+def build(
+    config: Annotated[Path, typer.Option(help="The run's TOML file.")],
+    out: Annotated[Path, typer.Option(help="The set's directory.")] = Path("out"),
+    override: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a setting, such as mixture.seed=7."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Stop after the plan and show it.")] = False,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+) -> None:
+    """Corpora in, balanced shards out. Run again after an interruption, it resumes."""
+    from jobs.build import build as run
+    from pipeline.config import load_config
+
+    reporter = Reporter(quiet=quiet)
+    result = run(load_config(config, tuple(override or ())), out, reporter, dry_run=dry_run)
+    if as_json:
+        _print_json(
+            {
+                "totals": result.plan["totals"],
+                "segment": result.plan["segment"],
+                "balance": result.balance,
+            }
+        )
+        return
+    show.plan(result.plan, result.balance)
+    if result.finished:
+        reporter.line(f"finished: {out}; next: steelyard verify {out} && steelyard report {out}")
+
+
+@app.command(epilog="Example: steelyard replan out/demo --cp-size 8 --strategy per_document")
+def replan(
+    directory: Directory,
+    cp_size: Annotated[list[int], typer.Option(min=2, help="CP degree to plan for; repeatable.")],
+    strategy: Annotated[str, typer.Option(help="per_sequence or per_document.")] = "per_document",
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+) -> None:
+    """New CP plans beside those that are there; no token moves."""
+    from jobs.replan import replan as run
+
+    run(directory, tuple(cp_size), strategy, Reporter(quiet=quiet))
+
+
+@app.command(epilog="Example: steelyard verify out/demo")
+def verify(
+    directory: Directory,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+) -> None:
+    """Read everything again and re-check every law; exit 1 and the first offence if one is broken."""
+    from pipeline.verify import verify as run
+
+    report = run(directory, progress=show.progress_lines(Reporter(quiet=quiet)))
+    if as_json:
+        _print_json(show.as_dict(report))
+    else:
+        show.verified(directory, report)
+
+
+@app.command(epilog="Example: steelyard report out/demo --dp-size 8 --pp-size 4")
+def report(
+    directory: Directory,
+    dp_size: Annotated[int | None, typer.Option(min=1, help="Data-parallel ranks.")] = None,
+    pp_size: Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a set is worth, beside what other policies make of the same stream."""
+    from pipeline.config import ParallelSettings
+    from pipeline.report import report as run
+
+    parallel = None
+    if dp_size or pp_size:
+        parallel = ParallelSettings(dp_size=dp_size or 1, pp_size=pp_size or 1)
+    figures = run(directory, parallel=parallel)
+    if as_json:
+        _print_json(figures)
+    else:
+        show.report(directory, figures)
+
+
+@app.command(epilog="Example: steelyard inspect out/demo --step 3 --slot 0 --text 200")
+def inspect(
+    directory: Directory,
+    step: Annotated[int, typer.Option(min=0, help="Which step.")],
+    slot: Annotated[int, typer.Option(min=0, help="Which of its micro-batches.")] = 0,
+    text: Annotated[int, typer.Option(min=0, help="Decode so many characters a piece.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """One micro-batch: its pieces, and every CP rank's share."""
+    from pipeline.inspect import inspect as run
+
+    figures = run(directory, step=step, slot=slot, text=text)
+    if as_json:
+        _print_json(figures)
+    else:
+        show.micro_batch(figures)
+
+
+@app.command(
+    epilog="Example: steelyard simulate --lengths fig3 --num-micro-batches 4 --context-length 131072 "
+    "--max-tokens 163840 --crossover 47100 --policies concat,reorder,wlb"
+)
+def simulate(
+    num_micro_batches: Annotated[int, typer.Option(min=1, help="N, micro-batches of a step.")],
+    context_length: Annotated[int, typer.Option(min=1, help="S, in tokens.")],
+    lengths: Annotated[
+        str,
+        typer.Option(
+            help="fig3 (the paper's), a .npy or .json of lengths, or FILE.parquet:COLUMN."
+        ),
+    ] = "fig3",
+    max_tokens: Annotated[int | None, typer.Option(help="S_max; default 1.25 S.")] = None,
+    crossover: Annotated[int, typer.Option(min=1, help="L*, in tokens.")] = 47_100,
+    policies: Annotated[str, typer.Option(help="Comma-separated.")] = "concat,reorder,wlb",
+    dp_size: Annotated[
+        int, typer.Option("--dp-size", "--dp", min=1, help="Data-parallel ranks.")
+    ] = 1,
+    pp_size: Annotated[int, typer.Option("--pp-size", "--pp", min=1, help="Pipeline stages.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="About so many steps.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="Of the fig3 lengths.")] = 0,
+    max_pieces: Annotated[int, typer.Option(min=0, help="Bound on pieces; 0 for none.")] = 0,
+    mean_displacement: Annotated[float, typer.Option(help="Budget for tuned thresholds.")] = 0.5,
+    thresholds: Annotated[str, typer.Option(help="Comma-separated tokens, or tune.")] = "tune",
+    objective: Annotated[str, typer.Option(help="What tuning minimises: max (excess).")] = "max",
+    as_json: AsJson = False,
+) -> None:
+    """Packing policies side by side on a length distribution; nothing is written."""
+    from jobs.simulation import SimulationRequest, simulate_lengths
+
+    request = SimulationRequest(
+        lengths=lengths,
+        policies=tuple(policies.split(",")),
+        num_micro_batches=num_micro_batches,
+        context_length=context_length,
+        max_tokens=max_tokens or context_length * 5 // 4,
+        crossover=crossover,
+        dp_size=dp_size,
+        pp_size=pp_size,
+        steps=steps,
+        seed=seed,
+        max_pieces=max_pieces,
+        mean_displacement=mean_displacement,
+        thresholds=thresholds,
+        objective=objective,
+    )
+    rows = simulate_lengths(request)
+    if as_json:
+        _print_json(rows)
+    else:
+        show.policies(rows)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_path=False, show_time=False)],
+    )
+    try:
+        app(prog_name="steelyard")
+    except Exception as error:
+        status = exit_status(error)
+        if status is None:
+            raise
+        sys.stderr.write(f"steelyard: {error}\n")
+        raise SystemExit(status) from None
+
+
+def exit_status(error: Exception) -> int | None:
+    """1 for a set that breaks a law, 2 for the user's mistake, None for a bug of ours."""
+    from jobs.build import OtherConfiguration
+    from packer.packing.packer import PackingError
+    from pipeline.config import ConfigError
+    from pipeline.lock import Busy
+    from pipeline.planning import PlanError
+    from pipeline.shard.manifest import FormatError
+    from pipeline.shard.token_store import StoreError
+    from pipeline.sources import SourceError
+    from pipeline.tokenizer import TokenizerError
+    from pipeline.verify import VerifyError
+
+    if isinstance(error, VerifyError):
+        return 1
+    mistakes = (
+        Busy,
+        ConfigError,
+        FormatError,
+        OSError,
+        OtherConfiguration,
+        PackingError,
+        PlanError,
+        SourceError,
+        StoreError,
+        TokenizerError,
+    )
+    return 2 if isinstance(error, mistakes) else None

@@ -1,0 +1,113 @@
+"""Where tasks run: in this process, or on Ray. The result is the same.
+
+A task is a plain function of picklable arguments that writes its own files and returns a small
+receipt, so nothing large passes through the object store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from pipeline.config import JobSettings
+
+_WORKER_ENVIRONMENT = {
+    "TOKENIZERS_PARALLELISM": "false",  # one thread a task: Ray owns the cores
+    "OMP_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+}
+
+
+class Executor(Protocol):
+    """Runs tasks and hands back each result as it comes."""
+
+    num_workers: int
+
+    def map(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (index into `arguments`, result), in the order of completion."""
+        ...
+
+
+class LocalExecutor:
+    """A for-loop."""
+
+    num_workers = 1
+
+    def map(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+    ) -> Iterator[tuple[int, Any]]:
+        for index, args in enumerate(arguments):
+            yield index, function(*args)
+
+
+class RayExecutor:
+    """Ray Core tasks, a few more in flight than there are cores."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers = num_workers
+
+    def map(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+    ) -> Iterator[tuple[int, Any]]:
+        import ray
+
+        task = ray.remote(num_cpus=1, max_retries=3)(function)
+        running: dict[Any, int] = {}
+        waiting = iter(enumerate(arguments))
+        while True:
+            while len(running) < 2 * self.num_workers:
+                index, args = next(waiting, (-1, None))
+                if args is None:
+                    break
+                running[task.remote(*args)] = index
+            if not running:
+                return
+            done, _ = ray.wait(list(running), num_returns=1)
+            for reference in done:
+                index = running.pop(reference)
+                try:
+                    yield index, ray.get(reference)
+                except ray.exceptions.RayTaskError as error:
+                    raise error.as_instanceof_cause() from None
+
+
+@contextlib.contextmanager
+def open_executor(settings: JobSettings) -> Iterator[Executor]:
+    """An executor for the length of a job; a Ray that this starts, it also stops."""
+    if settings.executor == "local":
+        yield LocalExecutor()
+        return
+    import ray
+
+    started = not ray.is_initialized()
+    if started:
+        _init(settings)
+    try:
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        yield RayExecutor(min(settings.workers or cores, cores))
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _init(settings: JobSettings) -> None:
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if settings.address is not None:
+        environment = {"env_vars": _WORKER_ENVIRONMENT}
+        ray.init(address=settings.address, runtime_env=environment, logging_level=logging.WARNING)
+        return
+    os.environ.update(_WORKER_ENVIRONMENT)
+    ray.init(
+        num_cpus=settings.workers or os.cpu_count() or 1,
+        include_dashboard=False,
+        object_store_memory=settings.object_store_mb << 20,
+        logging_level=logging.WARNING,
+    )

@@ -1,0 +1,110 @@
+"""Progress on stderr: a bar where there is a terminal, plain lines where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+_LINE_EVERY_S = 10.0
+
+
+class Stage(Protocol):
+    """One stage's progress."""
+
+    def advance(self, amount: int, *, documents: int = 0, tokens: int = 0) -> None:
+        """Say that `amount` more of the stage's total is done."""
+        ...
+
+
+class _Counts:
+    """What a stage has done so far, in words."""
+
+    def __init__(self, total: int, unit: str) -> None:
+        self.total, self.unit = total, unit
+        self.done = self.documents = self.tokens = 0
+        self.started = time.monotonic()
+
+    def add(self, amount: int, documents: int, tokens: int) -> None:
+        self.done += amount
+        self.documents += documents
+        self.tokens += tokens
+
+    def text(self) -> str:
+        seconds = max(time.monotonic() - self.started, 1e-9)
+        if self.unit != "bytes":
+            return f"{self.done:,}/{self.total:,} {self.unit}"
+        return (
+            f"{self.documents:,} documents, {self.tokens / 1e6:,.1f} M tokens, "
+            f"{self.done / 1e6 / seconds:,.1f} MB/s"
+        )
+
+    def time_left(self) -> str:
+        seconds = time.monotonic() - self.started
+        if not self.done:
+            return "time left unknown"
+        return f"{seconds * (self.total - self.done) / self.done:,.0f} s left"
+
+
+class Reporter:
+    """Opens stages on one console; `quiet` keeps everything but errors from it."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet, highlight=False)
+
+    def line(self, text: str) -> None:
+        """One line of its own."""
+        self._console.print(text, soft_wrap=True, markup=False)
+
+    @contextlib.contextmanager
+    def stage(self, name: str, *, total: int, unit: str) -> Iterator[Stage]:
+        """Report a stage; its last line has counts and seconds.
+
+        Args:
+            name: what is done, such as "tokenize code".
+            total: how much there is in all.
+            unit: of `total`; "bytes" adds documents, tokens and MB/s.
+        """
+        counts = _Counts(total, unit)
+        bar = self._bar(name, counts) if self._console.is_terminal else self._lines(name, counts)
+        with bar as stage:
+            yield stage
+        seconds = time.monotonic() - counts.started
+        self.line(f"{name}: {counts.text()}, {seconds:.1f} s")
+
+    @contextlib.contextmanager
+    def _bar(self, name: str, counts: _Counts) -> Iterator[Stage]:
+        columns = (
+            TextColumn(name),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self._console, transient=True) as progress:
+            task = progress.add_task(name, total=max(counts.total, 1), text="")
+
+            class Bar:
+                def advance(self, amount: int, *, documents: int = 0, tokens: int = 0) -> None:
+                    counts.add(amount, documents, tokens)
+                    progress.update(task, completed=counts.done, text=counts.text())
+
+            yield Bar()
+
+    @contextlib.contextmanager
+    def _lines(self, name: str, counts: _Counts) -> Iterator[Stage]:
+        reporter, last = self, [time.monotonic()]
+
+        class Lines:
+            def advance(self, amount: int, *, documents: int = 0, tokens: int = 0) -> None:
+                counts.add(amount, documents, tokens)
+                if time.monotonic() - last[0] >= _LINE_EVERY_S and counts.done < counts.total:
+                    last[0] = time.monotonic()
+                    percent = 100 * counts.done / max(counts.total, 1)
+                    reporter.line(f"{name}: {percent:.0f}%, {counts.text()}, {counts.time_left()}")
+
+        yield Lines()

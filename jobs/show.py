@@ -1,0 +1,176 @@
+"""Figures as tables on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from jobs.progress import Reporter
+
+_BALANCE_ROWS = (
+    ("imbalance_degree", "imbalance degree (max/mean over a step)", ".3f"),
+    ("imbalance_degree_mean", "  mean of the steps' ratios", ".3f"),
+    ("lockstep_time", "lockstep time at dp", ".3f"),
+    ("schedule_time", "schedule time at dp, pp (1F1B)", ".3f"),
+    ("displacement_mean", "displacement, mean (steps)", ".3f"),
+    ("displacement_max", "displacement, max (steps)", "d"),
+    ("tokens_per_step_cv", "tokens per step, cv", ".3f"),
+    ("long_share_cv", "share of long pieces per step, cv", ".3f"),
+    ("max_tokens_seen", "most tokens in a micro-batch", ",d"),
+    ("steps", "steps", ",d"),
+)
+_CP_COLUMNS = ("cp_attention", "cp_tokens", "tile_waste", "kv_cut", "kv_needed")
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if Console().is_terminal else 120)
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column(columns[0])
+    for column in columns[1:]:
+        table.add_column(column, justify="right")
+    return table
+
+
+def balance(columns: dict[str, dict[str, Any]], title: str) -> None:
+    """Policies beside one another, a measure a line."""
+    table = _table(title, ["", *columns])
+    for key, label, form in _BALANCE_ROWS:
+        cells = [format(figures[key], form) for figures in columns.values()]
+        table.add_row(label, *cells)
+    _console().print(table)
+
+
+def plan(receipt: dict[str, Any], figures: dict[str, Any]) -> None:
+    """What a build planned."""
+    totals, segment = receipt["totals"], receipt["segment"]
+    table = _table("plan", ["", "tokens", "pieces", "documents"])
+    table.add_row(
+        "stream",
+        f"{totals['stream_tokens']:,}",
+        f"{totals['stream_pieces']:,}",
+        f"{totals['stream_documents']:,}",
+    )
+    table.add_row("placed", f"{totals['placed_tokens']:,}", "", "")
+    table.add_row("tail", f"{totals['tail_tokens']:,}", f"{totals['tail_pieces']:,}", "")
+    table.add_row("not selected", f"{totals['unselected_tokens']:,}", "", "")
+    table.add_row("cut", "", "", f"{totals['cut_documents']:,}")
+    _console().print(table)
+    balance({segment["policy"]: figures}, "balance")
+
+
+def report(directory: Path, figures: dict[str, Any]) -> None:
+    """`steelyard report`."""
+    console = _console()
+    rejected = figures["rejected"]
+    words = ", ".join(f"{count:,} {reason}" for reason, count in sorted(rejected.items())) or "none"
+    console.print(
+        f"{directory}: {figures['documents']:,} documents, {figures['tokens']:,} tokens; "
+        f"rejected: {words}\n"
+        f"{figures['steps']:,} steps of {figures['num_micro_batches']} micro-batches, "
+        f"S {figures['context_length']:,}, S_max {figures['max_tokens']:,}, "
+        f"A {figures['intake_tokens']:,}; tail {figures['tail_tokens']:,} tokens, "
+        f"not selected {figures['unselected_tokens']:,}; dp {figures['dp_size']}, "
+        f"pp {figures['pp_size']}"
+    )
+    columns = {**figures["baselines"], f"{figures['policy']} (this set)": figures}
+    balance(columns, "balance on the same stream")
+    if figures["cp"]:
+        table = _table("context parallel", ["cp, strategy", *_CP_COLUMNS])
+        for degree, measures in figures["cp"].items():
+            cells = [f"{measures[name]:.4f}" for name in _CP_COLUMNS]
+            table.add_row(f"{degree}, {measures['strategy']}", *cells)
+        console.print(table)
+
+
+def policies(rows: Sequence[dict[str, Any]]) -> None:
+    """`steelyard simulate`."""
+    balance({row["policy"]: row for row in rows}, "policies on the same lengths")
+    table = _table("packing", ["policy", "documents/s", "tail tokens", "A", "thresholds"])
+    for row in rows:
+        table.add_row(
+            row["policy"],
+            f"{row['documents_per_s']:,.0f}",
+            f"{row['tail_tokens']:,}",
+            f"{row['intake_tokens']:,}",
+            ", ".join(f"{threshold:,}" for threshold in row["thresholds"]),
+        )
+    _console().print(table)
+
+
+def micro_batch(figures: dict[str, Any]) -> None:
+    """`steelyard inspect`."""
+    console = _console()
+    console.print(
+        f"step {figures['step']}, slot {figures['slot']}: {figures['tokens']:,} tokens, "
+        f"{figures['num_targets']:,} with a label, workload {figures['workload']:,.0f} "
+        "linear-token equivalents"
+    )
+    console.print(
+        "runs as "
+        + ", ".join(
+            f"micro-batch {place['micro_batch']} of rank {place['dp_rank']} at dp {place['dp_size']}"
+            for place in figures["runs_as"]
+        )
+    )
+    columns = [
+        "piece",
+        "source",
+        "epoch",
+        "doc_id",
+        "doc_start",
+        "tokens",
+        "workload",
+        "last label",
+    ]
+    table = _table("pieces", columns)
+    for index, piece in enumerate(figures["pieces"]):
+        cells = [str(piece[name]) for name in ("source", "epoch", "doc_id", "doc_start")]
+        label = str(piece["last_label"])
+        table.add_row(
+            str(index), *cells, f"{piece['tokens']:,}", f"{piece['workload']:,.0f}", label
+        )
+    console.print(table)
+    for index, piece in enumerate(figures["pieces"]):
+        if "text" in piece:
+            console.print(f"[{index}] {piece['text']!r}", markup=False)
+    for degree, ranks in figures["cp"].items():
+        table = _table(f"cp {degree}", ["cp rank", "tokens", "predicted", "chunks (piece: tokens)"])
+        for rank in ranks:
+            chunks = ", ".join(
+                f"{chunk['piece']}: {chunk['start']}-{chunk['stop']}" for chunk in rank["chunks"]
+            )
+            table.add_row(
+                str(rank["cp_rank"]), f"{rank['tokens']:,}", f"{rank['predicted']:,.0f}", chunks
+            )
+        console.print(table)
+
+
+def verified(directory: Path, counts: Any) -> None:
+    """`steelyard verify`, when every law holds."""
+    words = ", ".join(
+        f"{name} {value:,}" for name, value in asdict(counts).items() if isinstance(value, int)
+    )
+    _console().print(f"{directory}: every law holds; checked {words}")
+
+
+def progress_lines(reporter: Reporter) -> Callable[[str, int, int], None]:
+    """A progress function for verify: one line when a stage is complete."""
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if done == total:
+            reporter.line(f"verify {stage}: {total:,}")
+
+    return progress
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """A dataclass as JSON types."""
+    return asdict(value)

@@ -1,0 +1,108 @@
+"""`steelyard simulate`: lengths from where the user has them, through every policy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from packer.lengths import fig3_lengths
+from packer.simulate import simulate
+from packer.workload import Workload
+from pipeline.config import ConfigError
+
+_FIG3_TOKENS_PER_DOCUMENT = 1_500
+"""A little below the distribution's mean, so that enough documents are drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationRequest:
+    """The command's options."""
+
+    lengths: str
+    policies: tuple[str, ...]
+    num_micro_batches: int
+    context_length: int
+    max_tokens: int
+    crossover: int
+    dp_size: int
+    pp_size: int
+    steps: int
+    seed: int
+    max_pieces: int
+    mean_displacement: float
+    thresholds: str
+    objective: str
+
+
+def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
+    """One dict a policy; see `packer.simulate`.
+
+    Raises:
+        ConfigError: unreadable lengths, unknown policy or objective.
+    """
+    if request.objective != "max":
+        raise ConfigError(f"objective {request.objective!r} is not known; this version has max")
+    return simulate(
+        load_lengths(request),
+        request.policies,
+        num_micro_batches=request.num_micro_batches,
+        context_length=request.context_length,
+        max_tokens=request.max_tokens,
+        workload=Workload(crossover=request.crossover),
+        dp_size=request.dp_size,
+        pp_size=request.pp_size,
+        mean_displacement=request.mean_displacement,
+        max_pieces=request.max_pieces,
+        thresholds=_thresholds(request.thresholds),
+        steps=request.steps,
+    )
+
+
+def load_lengths(request: SimulationRequest) -> np.ndarray:
+    """Document lengths in tokens, int64 (documents,).
+
+    Raises:
+        ConfigError: not a file of lengths.
+    """
+    if request.lengths == "fig3":
+        tokens = request.steps * request.num_micro_batches * request.context_length
+        return fig3_lengths(tokens // _FIG3_TOKENS_PER_DOCUMENT + 1, request.seed)
+    try:
+        lengths = _read_lengths(request.lengths)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"--lengths {request.lengths}: {error}") from error
+    if lengths.ndim != 1 or not len(lengths) or lengths.dtype.kind not in "iu" or lengths.min() < 1:
+        raise ConfigError(
+            f"--lengths {request.lengths}: expected a flat list of positive integers, found "
+            f"{lengths.dtype} of shape {list(lengths.shape)}"
+        )
+    return lengths.astype(np.int64)
+
+
+def _read_lengths(name: str) -> np.ndarray:
+    path, _, column = name.partition(":")
+    if path.endswith(".npy"):
+        return np.load(path, allow_pickle=False)
+    if path.endswith(".json"):
+        return np.array(json.loads(Path(path).read_text()))
+    if path.endswith(".parquet"):
+        return pq.read_table(path, columns=[column]).column(column).to_numpy()
+    if path.endswith(".u32"):
+        return np.fromfile(path, "<u4")
+    raise ValueError(
+        "expected fig3, FILE.npy, FILE.json, FILE.parquet:COLUMN or a store's lengths.u32"
+    )
+
+
+def _thresholds(text: str) -> tuple[int, ...] | None:
+    if text == "tune":
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--thresholds {text}: expected tokens with commas, or tune") from None

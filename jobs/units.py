@@ -1,0 +1,64 @@
+"""Units of work: what is not in the ledger is done, what comes back is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.executor import Executor
+from jobs.progress import Stage
+from pipeline.ledger import Ledger, Receipt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One task: its name in the ledger, its arguments, and how much of the stage it is."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    amount: int = 1
+
+
+def run_units(
+    executor: Executor,
+    ledger: Ledger,
+    key: str,
+    function: Callable[..., Receipt],
+    units: Sequence[Unit],
+    stage: Stage,
+    *,
+    intact: Callable[[Receipt], bool] = lambda receipt: True,
+) -> list[Receipt]:
+    """Do every unit once and return their receipts in the order of `units`.
+
+    Args:
+        executor: where tasks run.
+        ledger: receipts of units that are done; new ones are recorded as they come.
+        key: of the stage; a receipt under another key does not count.
+        function: the task; returns a JSON-able receipt.
+        units: what is to be done.
+        stage: progress; a receipt's `documents` and `tokens` are counted where it has them.
+        intact: whether a recorded unit's files are still there.
+    """
+    receipts: list[Receipt | None] = [None] * len(units)
+    missing = []
+    for index, unit in enumerate(units):
+        receipt = ledger.receipt(key, unit.name)
+        if receipt is not None and intact(receipt):
+            receipts[index] = receipt
+            _advance(stage, unit, receipt)
+        else:
+            missing.append(index)
+    for place, receipt in executor.map(function, [units[index].arguments for index in missing]):
+        unit = units[missing[place]]
+        ledger.record(key, unit.name, receipt)
+        receipts[missing[place]] = receipt
+        _advance(stage, unit, receipt)
+    return [receipt for receipt in receipts if receipt is not None]
+
+
+def _advance(stage: Stage, unit: Unit, receipt: Receipt) -> None:
+    stage.advance(
+        unit.amount, documents=receipt.get("documents", 0), tokens=receipt.get("tokens", 0)
+    )

@@ -1,0 +1,237 @@
+"""What a plan is worth: balance, displacement, evenness, predicted time.
+
+Everything is a sum over steps, so that a run of any length is measured in windows, and every sum is
+one of integers, so that the result does not depend on the windows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from packer.plan import Int64, PackingConfig, Steps
+from packer.schedule import even_time_1f1b, slowest_rank_times
+from packer.workload import SCALE, Workload
+
+SHARE_SCALE = 1 << 20
+"""Shares and ratios are summed as integers in this fraction of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """The measures of a run. Ratios are 1.0 at best, variations and displacements 0.0."""
+
+    steps: int
+    num_micro_batches: int
+    placed_tokens: int
+    placed_pieces: int
+    total_workload: int
+    """In 1/256 of a linear-token equivalent."""
+    imbalance_degree: float
+    """Sum over steps of the heaviest micro-batch over the sum of the mean ones: time."""
+    excess: float
+    """Imbalance degree less one."""
+    imbalance_degree_mean: float
+    """Mean over steps of max over mean: what papers print."""
+    sum_of_maxima_per_token: float
+    """Linear-token equivalents of the steps' heaviest micro-batches per placed token; with N
+    micro-batches at work a perfect plan has the mean work of a token over N."""
+    displacement_mean: float
+    """Token-weighted mean of |step - arrival|, in steps."""
+    displacement_max: int
+    delay_mean: float
+    """Token-weighted mean of step - arrival: positive where pieces run late."""
+    tokens_per_step_mean: float
+    tokens_per_step_cv: float
+    """Standard deviation over mean, as in every `_cv`."""
+    tokens_per_step_min: int
+    tokens_per_step_max: int
+    long_share_cv: float
+    """Of a step's share of tokens in pieces longer than S / 2."""
+    source_share_cv: float
+    """Of a step's share of a source's tokens, at the source where it is largest."""
+    max_tokens_seen: int
+    """Of a micro-batch."""
+    max_pieces_seen: int
+    """Of a micro-batch."""
+    dp_size: int
+    pp_size: int
+    lockstep_time: float
+    """Sum over micro-batch index of the slowest of dp_size ranks, over the same work spread
+    equally."""
+    schedule_time: float
+    """The slowest rank's 1F1B step at (dp_size, pp_size), over that of N equal micro-batches."""
+
+    def as_dict(self) -> dict[str, int | float]:
+        return asdict(self)
+
+
+class BalanceMeter:
+    """Measures the steps of one segment, window by window.
+
+    Args:
+        config: the bounds they were packed under; its intake decides arrivals.
+        workload: what was packed with; its unit and constant are those of the steps' rows.
+        dp_size: data-parallel ranks, a divisor of the number of micro-batches.
+        pp_size: pipeline stages.
+        num_sources: sources that pieces may come from.
+        first_step: number of the segment's first step.
+    """
+
+    def __init__(
+        self,
+        config: PackingConfig,
+        workload: Workload,
+        *,
+        dp_size: int = 1,
+        pp_size: int = 1,
+        num_sources: int = 1,
+        first_step: int = 0,
+    ) -> None:
+        num = config.num_micro_batches
+        if dp_size < 1 or pp_size < 1 or num % dp_size:
+            raise ValueError(
+                f"dp_size is {dp_size} and pp_size {pp_size}; both must be at least 1 and dp_size "
+                f"a divisor of num_micro_batches {num}"
+            )
+        self._config = config
+        self._dp_size, self._pp_size = dp_size, pp_size
+        self._first_step = first_step
+        self._sums = _Sums(num_sources)
+
+    def add(self, steps: Steps) -> None:
+        """Count some more steps of the segment, in any order."""
+        num = self._config.num_micro_batches
+        if steps.num_micro_batches != num:
+            raise ValueError(f"steps of {steps.num_micro_batches} micro-batches, expected {num}")
+        work = steps.row_workload.reshape(-1, num)  # (steps, num)
+        self._sums.add_work(work, self._dp_size, self._pp_size)
+        self._add_tokens(steps)
+        self._add_displacement(steps)
+
+    def result(self) -> Balance:
+        """The measures of all steps so far.
+
+        Raises:
+            ValueError: no step was added.
+        """
+        if not self._sums.steps:
+            raise ValueError("no step to measure; add at least one")
+        return self._sums.balance(self._config.num_micro_batches, self._dp_size, self._pp_size)
+
+    def _add_tokens(self, steps: Steps) -> None:
+        sums, num = self._sums, self._config.num_micro_batches
+        tokens, row_tokens = steps.pieces.tokens, steps.row_tokens
+        step = steps.piece_step - steps.first_step
+        step_tokens = row_tokens.reshape(-1, num).sum(axis=1)  # (steps,)
+        sums.tokens.add(step_tokens)
+        sums.pieces += len(steps.pieces)
+        sums.max_tokens = max(sums.max_tokens, int(row_tokens.max()))
+        sums.max_pieces = max(sums.max_pieces, int(np.diff(steps.row_offsets).max()))
+        is_long = 2 * tokens > self._config.context_length
+        sums.long_share.add(_share(step, tokens * is_long, step_tokens))
+        for source, share in enumerate(sums.source_shares):
+            share.add(_share(step, tokens * (steps.pieces.source == source), step_tokens))
+
+    def _add_displacement(self, steps: Steps) -> None:
+        sums, tokens = self._sums, steps.pieces.tokens
+        arrival = steps.pieces.position // self._config.intake_tokens
+        delay = steps.piece_step - self._first_step - arrival
+        sums.delay += int(np.dot(delay, tokens))
+        sums.displacement += int(np.dot(np.abs(delay), tokens))
+        sums.max_displacement = max(sums.max_displacement, int(np.abs(delay).max()))
+
+
+class _Moments:
+    """Count, sum, sum of squares, range; exact."""
+
+    def __init__(self) -> None:
+        self.count = self.total = self.squares = 0
+        self.least, self.most = 0, 0
+
+    def add(self, values: Int64) -> None:
+        least, most = int(values.min()), int(values.max())
+        self.least = min(self.least, least) if self.count else least
+        self.most = max(self.most, most) if self.count else most
+        self.count += len(values)
+        self.total += int(values.sum())
+        self.squares += sum(value * value for value in values.tolist())
+
+    def cv(self) -> float:
+        """Standard deviation of the population over the mean; 0 where all are 0."""
+        variance = self.count * self.squares - self.total * self.total  # times count squared
+        return math.sqrt(variance) / self.total if self.total else 0.0
+
+
+class _Sums:
+    """All that a meter remembers."""
+
+    def __init__(self, num_sources: int) -> None:
+        self.steps = self.pieces = 0
+        self.maxima = self.total = self.ratios = 0
+        self.lockstep = self.schedule = 0
+        self.delay = self.displacement = self.max_displacement = 0
+        self.max_tokens = self.max_pieces = 0
+        self.tokens = _Moments()
+        self.long_share = _Moments()
+        self.source_shares = [_Moments() for _ in range(num_sources)]
+
+    def add_work(self, work: Int64, dp_size: int, pp_size: int) -> None:
+        """Count workloads, (steps, num_micro_batches), slots in order."""
+        maxima, totals = work.max(axis=1), work.sum(axis=1)
+        self.steps += len(work)
+        self.maxima += int(maxima.sum())
+        self.total += int(totals.sum())
+        pairs = zip(maxima.tolist(), totals.tolist(), strict=True)
+        self.ratios += sum(most * work.shape[1] * SHARE_SCALE // total for most, total in pairs)
+        by_index = work.reshape(len(work), -1, dp_size)  # (steps, index, rank)
+        self.lockstep += int(by_index.max(axis=2).sum())
+        times = np.empty(len(work), np.int64)
+        flat = np.ascontiguousarray(work).ravel()
+        slowest_rank_times(flat, by_index.shape[1], dp_size, pp_size, times)
+        self.schedule += int(times.sum())
+
+    def balance(self, num: int, dp_size: int, pp_size: int) -> Balance:
+        tokens = self.tokens
+        degree = self.maxima * num / self.total
+        even = even_time_1f1b(self.total, num // dp_size, pp_size) / dp_size
+        return Balance(
+            steps=self.steps,
+            num_micro_batches=num,
+            placed_tokens=tokens.total,
+            placed_pieces=self.pieces,
+            total_workload=self.total,
+            imbalance_degree=degree,
+            excess=degree - 1,
+            imbalance_degree_mean=self.ratios / SHARE_SCALE / self.steps,
+            sum_of_maxima_per_token=self.maxima / SCALE / tokens.total,
+            displacement_mean=self.displacement / tokens.total,
+            displacement_max=self.max_displacement,
+            delay_mean=self.delay / tokens.total,
+            tokens_per_step_mean=tokens.total / self.steps,
+            tokens_per_step_cv=tokens.cv(),
+            tokens_per_step_min=tokens.least,
+            tokens_per_step_max=tokens.most,
+            long_share_cv=self.long_share.cv(),
+            source_share_cv=max((share.cv() for share in self.source_shares), default=0.0),
+            max_tokens_seen=self.max_tokens,
+            max_pieces_seen=self.max_pieces,
+            dp_size=dp_size,
+            pp_size=pp_size,
+            lockstep_time=self.lockstep * dp_size / self.total,
+            schedule_time=self.schedule / even,
+        )
+
+
+def _share(step: Int64, tokens: Int64, step_tokens: Int64) -> Int64:
+    """Share of some tokens in each step, in 1/SHARE_SCALE, (steps,).
+
+    Args:
+        step: of each piece, from 0, (pieces,), ascending.
+        tokens: of each piece that count, (pieces,).
+        step_tokens: all tokens of each step, (steps,).
+    """
+    starts = np.searchsorted(step, np.arange(len(step_tokens)))
+    return np.add.reduceat(tokens, starts) * SHARE_SCALE // step_tokens

@@ -1,0 +1,133 @@
+"""Which source comes next.
+
+The next piece comes from the source that is furthest behind its quota: the largest
+weight x tokens emitted so far - its own tokens emitted, ties by source order. This depends on
+running totals alone, so it can stop and go on anywhere. A source is never ahead of its quota by
+more than the piece it has just emitted, and never behind by more than (1 + 1/2 + ... + 1/(n - 1))
+longest pieces, n the number of sources; both hold along the whole stream, not only at its end,
+until a source is dropped.
+
+Weights are integers w that sum to at most 2^30, W their sum over the sources still in; a quota's
+deficit is kept times W, exact in int64: it grows by w x tokens for every piece of any source, and
+falls by W x tokens for a piece of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from packer.jit import kernel
+from packer.plan import Int64
+
+WEIGHT_SUM = 1 << 30
+ALL_PICKED = -1
+"""The merge stopped because there is no room for more picks."""
+TARGET_REACHED = -2
+"""The merge stopped because the next piece would exceed the target."""
+
+
+def integer_weights(weights: Sequence[float | int]) -> Int64:
+    """Weights as integers that sum to exactly 2^30, by largest remainder, each at least 1.
+
+    Args:
+        weights: positive and finite, one a source, in any unit.
+
+    Returns:
+        int64 (sources,). A weight is off by less than 2^-30 of the whole, unless it is below
+        that itself: then it counts as 2^-30, and the largest weight pays.
+    """
+    exact = [Fraction(weight) for weight in weights]
+    shares = [weight * WEIGHT_SUM / sum(exact) for weight in exact]
+    whole = [max(1, int(share)) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda i: whole[i] - shares[i])  # stable
+    for i in by_remainder[: max(0, WEIGHT_SUM - sum(whole))]:
+        whole[i] += 1
+    whole[whole.index(max(whole))] += WEIGHT_SUM - sum(whole)  # what the raised ones took
+    return np.array(whole, dtype=np.int64)
+
+
+class Mixer:
+    """Running totals of a mixture, and the choice that follows from them.
+
+    Args:
+        weights: int64 (sources,), see `integer_weights`.
+        target_tokens: end before the piece that would exceed this.
+    """
+
+    def __init__(self, weights: Int64, *, target_tokens: int) -> None:
+        self._weight = weights.copy()
+        self._deficit = np.zeros_like(weights)
+        self._target_tokens = target_tokens
+        self.emitted_tokens: Int64 = np.zeros_like(weights)
+        """Tokens emitted so far by each source, (sources,)."""
+
+    def pick(self, tokens: Int64, head: Int64, tail: Int64, picked: Int64) -> tuple[int, int]:
+        """Pick pieces until `picked` is full, a source's queue is empty or the target is reached.
+
+        Args:
+            tokens: of the pieces in the queues, (slots,).
+            head: first slot of each source's queue, (sources,); advanced past what is picked.
+            tail: slot after the last one of each queue, (sources,).
+            picked: receives slots in stream order.
+
+        Returns:
+            Number of picks, and what ended them: `ALL_PICKED`, `TARGET_REACHED`, or the source
+            whose turn it is and whose queue is empty.
+        """
+        room = self._target_tokens - int(self.emitted_tokens.sum())
+        return merge_queues(
+            tokens, head, tail, self._weight, self._deficit, self.emitted_tokens, room, picked
+        )
+
+    def drop(self, source: int) -> bool:
+        """Take a source out and share its quota among the rest; False if it was the last.
+
+        The quotas of those left are taken of the tokens that they alone have emitted.
+        """
+        self._weight[source] = 0
+        scale = int(self._weight.sum())
+        left = [int(i) for i in np.flatnonzero(self._weight)]
+        total = sum(int(self.emitted_tokens[i]) for i in left)
+        self._deficit[source] = 0
+        for i in left:  # Python integers: the products pass 2^63, their difference does not
+            own = int(self.emitted_tokens[i])
+            self._deficit[i] = int(self._weight[i]) * total - scale * own
+        return bool(left)
+
+
+@kernel
+def merge_queues(
+    tokens: Int64,
+    head: Int64,
+    tail: Int64,
+    weight: Int64,
+    deficit: Int64,
+    emitted_tokens: Int64,
+    room: int,
+    picked: Int64,
+) -> tuple[int, int]:
+    """The loop of `Mixer.pick`; a source of weight 0 is out, at least one is in."""
+    scale = 0
+    for source in range(len(weight)):
+        scale += weight[source]
+    for count in range(len(picked)):
+        behind = -1
+        for source in range(len(weight)):
+            if weight[source] > 0 and (behind < 0 or deficit[source] > deficit[behind]):
+                behind = source
+        if head[behind] == tail[behind]:
+            return count, behind
+        length = int(tokens[head[behind]])
+        if length > room:
+            return count, TARGET_REACHED
+        picked[count] = head[behind]
+        head[behind] += 1
+        room -= length
+        emitted_tokens[behind] += length
+        for source in range(len(weight)):
+            deficit[source] += weight[source] * length
+        deficit[behind] -= scale * length
+    return len(picked), ALL_PICKED

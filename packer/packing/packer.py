@@ -1,0 +1,220 @@
+"""The front door of packing: a stream of pieces in, whole steps out.
+
+A policy sees its backlog and what is new; it never sees how the stream was cut into chunks, and the
+steps do not depend on that. What is kept between two chunks is a `Backlog`: pieces that no step
+holds yet, never more than the displacement bound allows, plus the last chunk.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import cast
+
+import numpy as np
+
+from packer.packing.backlog import Backlog, Filled, Policy, Stop
+from packer.plan import PackingConfig, Pieces, Steps
+from packer.workload import Workload
+
+_MODULES = {
+    "concat": "packer.packing.concat",
+    "reorder": "packer.packing.reorder",
+    "wlb": "packer.packing.wlb",
+    "wlb_printed": "packer.packing.printed",
+}
+POLICIES = ("concat", "reorder", "wlb")
+"""Policies that keep every law."""
+SIMULATED = tuple(_MODULES)
+"""Those, and what runs in simulations only."""
+MAX_RESTARTS = 64
+"""How often the intake is lowered before planning gives up."""
+
+log = logging.getLogger(__name__)
+
+
+class PackingError(ValueError):
+    """No plan within the bounds; the message says which bound is in the way."""
+
+
+class IntakeTooLarge(PackingError):
+    """Steps cannot hold the A tokens that they take in.
+
+    `sustainable` is what they did hold: start again with an intake of at most that.
+    """
+
+    def __init__(self, message: str, sustainable: int) -> None:
+        super().__init__(message)
+        self.sustainable = sustainable
+
+
+def policy_of(name: str) -> Policy:
+    """The policy of that name; its module, and with it numba, is loaded here.
+
+    Raises:
+        PackingError: there is no such policy.
+    """
+    if name not in _MODULES:
+        raise PackingError(f"no packing policy {name!r}; known are {', '.join(_MODULES)}")
+    return cast(Policy, import_module(_MODULES[name]).fill)
+
+
+def sustainable_intake(backlog: Backlog, config: PackingConfig) -> tuple[int, int]:
+    """What steps held since intake last kept pace, and the intake to try next.
+
+    That is what they held, or a hundredth less than the last where that hardly differs.
+    """
+    held = config.intake_tokens
+    if backlog.window_steps:
+        held = backlog.window_tokens // backlog.window_steps
+    return held, min(held, config.intake_tokens * 99 // 100)
+
+
+class Packer:
+    """Feeds a policy pieces in stream order, any chunking, and hands back whole steps.
+
+    Args:
+        policy: one of `SIMULATED`.
+        config: the bounds; `intake_tokens` is A.
+        workload: what a piece costs.
+        first_step: number of the segment's first step.
+
+    Example:
+        >>> config = PackingConfig(num_micro_batches=1, context_length=4, max_tokens=4)
+        >>> packer = Packer("concat", config, Workload(crossover=1))
+        >>> packer.push(Pieces.from_lengths(np.array([3, 2])), final=True).num_steps
+        1
+        >>> packer.tail.tokens
+        array([1])
+    """
+
+    def __init__(
+        self, policy: str, config: PackingConfig, workload: Workload, *, first_step: int = 0
+    ) -> None:
+        self._fill = policy_of(policy)
+        self._config = config
+        self._workload = workload
+        self._first_step = first_step
+        self._backlog = Backlog.start()
+        self._ended = False
+
+    def push(self, pieces: Pieces, *, final: bool = False) -> Steps | None:
+        """Take the stream's next pieces; hand back the steps that can now be made.
+
+        Args:
+            pieces: the pieces that follow those of the last call.
+            final: the stream ends with them.
+
+        Returns:
+            The steps, numbered on from those of the last call, or None if there is none yet.
+
+        Raises:
+            IntakeTooLarge: steps cannot hold the intake; lower it and start again.
+            PackingError: no plan within the bounds.
+            ValueError: not the next pieces of the stream, or pieces of a length not allowed.
+        """
+        self._check(pieces)
+        self._ended = final
+        backlog = replace(
+            self._backlog,
+            pieces=Pieces.concatenate([self._backlog.pieces, pieces]),
+            stream_tokens=self._backlog.stream_tokens + int(pieces.tokens.sum()),
+        )
+        filled = self._fill(backlog, self._config, self._workload, final)
+        self._backlog = filled.backlog
+        if filled.stop is not Stop.MORE:
+            raise self._refusal(filled)
+        if filled.steps is None:
+            return None
+        return replace(filled.steps, first_step=self._first_step + filled.steps.first_step)
+
+    @property
+    def tail(self) -> Pieces:
+        """What no step holds, in stream order; after `final` that is less than a step."""
+        return self._backlog.pieces
+
+    def _check(self, pieces: Pieces) -> None:
+        if self._ended:
+            raise ValueError("pieces pushed after the final ones; use a new Packer")
+        if not len(pieces):
+            return
+        tokens = pieces.tokens
+        longest, shortest = int(tokens.max()), int(tokens.min())
+        if longest > self._config.context_length or shortest < 1:
+            found = longest if longest > self._config.context_length else shortest
+            raise ValueError(
+                f"a piece of {found} tokens; pieces have 1 to context_length "
+                f"{self._config.context_length} tokens, cut longer documents first"
+            )
+        ends = pieces.position + tokens
+        before = self._backlog.stream_tokens
+        if pieces.position[0] != before or np.any(pieces.position[1:] != ends[:-1]):
+            raise ValueError(
+                f"pieces do not follow the {before} stream tokens before them end to "
+                "end; push them in stream order with their positions"
+            )
+
+    def _refusal(self, filled: Filled) -> PackingError:
+        config, backlog = self._config, filled.backlog
+        step = self._first_step + backlog.step
+        if filled.stop is Stop.EMPTY:
+            return PackingError(f"the policy leaves a micro-batch of step {step} empty")
+        if filled.stop is Stop.EARLY:
+            return PackingError(
+                f"step {step} needs {config.num_micro_batches} pieces and would run one more than "
+                f"max_displacement {config.max_displacement} steps before its arrival (a step "
+                f"takes in {config.intake_tokens} tokens); raise max_displacement, max_pieces or "
+                "max_tokens, or lower num_micro_batches"
+            )
+        held, sustainable = sustainable_intake(backlog, config)
+        bound = f"max_tokens {config.max_tokens}"
+        if config.max_pieces:
+            bound += f" or max_pieces {config.max_pieces}"
+        found = (
+            f"at step {step} pieces wait {backlog.step - backlog.intake} steps for their intake"
+            if filled.stop is Stop.LAG
+            else f"at step {step} a piece exceeds max_displacement {config.max_displacement}"
+        )
+        message = (
+            f"{found}: steps take in {config.intake_tokens} tokens and held {held}; lower the "
+            f"intake to {sustainable}, or raise {bound}"
+        )
+        if sustainable < config.num_micro_batches:
+            return PackingError(message)
+        return IntakeTooLarge(message, sustainable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Packing:
+    """A whole stream, packed."""
+
+    steps: Steps | None
+    """None where the stream is less than a step."""
+    tail: Pieces
+    """What no step holds, in stream order."""
+    config: PackingConfig
+    """The configuration with the intake really used."""
+
+
+def pack(policy: str, pieces: Pieces, config: PackingConfig, workload: Workload) -> Packing:
+    """Pack a whole stream; where steps cannot hold the intake, lower it and begin again.
+
+    Raises:
+        PackingError: unknown policy, or no plan within the bounds.
+        ValueError: pieces that are no stream.
+    """
+    for _ in range(MAX_RESTARTS):
+        packer = Packer(policy, config, workload)
+        try:
+            steps = packer.push(pieces, final=True)
+        except IntakeTooLarge as error:
+            log.warning("%s: intake lowered to %d tokens: %s", policy, error.sustainable, error)
+            config = replace(config, intake_tokens=error.sustainable)
+        else:
+            return Packing(steps=steps, tail=packer.tail, config=config)
+    raise PackingError(
+        f"no intake found at which steps keep max_displacement {config.max_displacement}; the last "
+        f"tried was {config.intake_tokens} tokens; raise max_displacement, max_tokens "
+        f"{config.max_tokens} or max_pieces {config.max_pieces}"
+    )

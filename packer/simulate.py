@@ -1,0 +1,174 @@
+"""Policies side by side on a list of document lengths; nothing is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from packer.measures import BalanceMeter
+from packer.packing.packer import Packing, pack
+from packer.plan import Int64, PackingConfig, Pieces
+from packer.tuning import tune_thresholds
+from packer.workload import Workload
+
+QUEUED_POLICIES = ("wlb", "wlb_printed")
+"""Policies that have outlier thresholds."""
+
+
+def simulate(
+    lengths: np.ndarray,
+    policies: Sequence[str],
+    *,
+    num_micro_batches: int,
+    context_length: int,
+    max_tokens: int,
+    workload: Workload,
+    dp_size: int = 1,
+    pp_size: int = 1,
+    mean_displacement: float = 0.5,
+    max_pieces: int = 0,
+    thresholds: tuple[int, ...] | None = None,
+    max_queues: int = 3,
+    max_displacement: int = 16,
+    steps: int | None = None,
+) -> list[dict[str, Any]]:
+    """Pack the same documents with every policy and measure what comes out.
+
+    Args:
+        lengths: tokens of each document, integers, (documents,); longer ones are cut to S first.
+        policies: of `packer.packing.packer.SIMULATED`.
+        num_micro_batches: N.
+        context_length: S, in tokens.
+        max_tokens: S_max, in tokens.
+        workload: what a piece costs.
+        dp_size: data-parallel ranks of the predicted times; a divisor of N.
+        pp_size: pipeline stages of the predicted times.
+        mean_displacement: budget of tuned thresholds, in steps.
+        max_pieces: bound on the pieces of a micro-batch; 0 for none.
+        thresholds: of `wlb` and `wlb_printed`, in tokens; None to tune them.
+        max_queues: most queues to tune.
+        max_displacement: bound on displacement, in steps.
+        steps: use only as many documents as about so many steps need; None for all.
+
+    Returns:
+        A dict a policy: the fields of `packer.measures.Balance`, and `policy`, `thresholds`,
+        `intake_tokens`, `tail_tokens`, `tail_pieces`, `seconds` and `documents_per_s` (CPU time of
+        packing, neither compiling nor tuning in it), `tuning_seconds`, and `violations`: how often
+        a bound is broken, by bound, which only `wlb_printed` does.
+
+    Raises:
+        PackingError: unknown policy, or no plan within the bounds.
+        ValueError: bounds or lengths that make no sense, documents for less than one step.
+    """
+    config = PackingConfig(
+        num_micro_batches=num_micro_batches,
+        context_length=context_length,
+        max_tokens=max_tokens,
+        max_pieces=max_pieces,
+        thresholds=thresholds or (),
+        max_displacement=max_displacement,
+    )
+    pieces = cut_lengths(lengths, context_length)
+    if steps is not None:
+        end = np.searchsorted(pieces.position, steps * config.intake_tokens)
+        pieces = pieces.take(slice(0, int(end)))
+    tuning_s = 0.0
+    tuned = config
+    if thresholds is None and any(policy in QUEUED_POLICIES for policy in policies):
+        started = time.process_time()
+        tuning = tune_thresholds(
+            pieces, config, workload, mean_displacement=mean_displacement, max_queues=max_queues
+        )
+        tuning_s = time.process_time() - started
+        tuned = replace(config, thresholds=tuning.thresholds)
+    rows = []
+    for policy in policies:
+        queued = policy in QUEUED_POLICIES
+        packing, seconds = _timed(policy, pieces, tuned if queued else config, workload)
+        row = _row(policy, packing, workload, dp_size, pp_size)
+        row["seconds"] = seconds
+        row["documents_per_s"] = (int(pieces.doc_id[-1]) + 1) / max(seconds, 1e-9)
+        row["tuning_seconds"] = tuning_s if queued else 0.0
+        rows.append(row)
+    return rows
+
+
+def cut_lengths(lengths: np.ndarray, context_length: int) -> Pieces:
+    """Documents as pieces of one source, each cut into S, S, ..., rest.
+
+    Raises:
+        ValueError: no documents, or one without tokens.
+    """
+    tokens = np.ascontiguousarray(lengths, dtype=np.int64)
+    if not len(tokens) or int(tokens.min()) < 1:
+        raise ValueError("lengths must be of at least one document, each of at least one token")
+    parts = -(-tokens // context_length)
+    document = np.repeat(np.arange(len(tokens)), parts)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(parts) - parts, parts)
+    zeros = np.zeros_like(document)
+    start = number * context_length
+    return Pieces(
+        source=zeros,
+        epoch=zeros,
+        doc_id=document,
+        doc_start=start,
+        doc_stop=np.minimum(start + context_length, tokens[document]),
+        doc_tokens=tokens[document],
+        position=(np.cumsum(tokens) - tokens)[document] + start,
+    )
+
+
+def _timed(
+    policy: str, pieces: Pieces, config: PackingConfig, workload: Workload
+) -> tuple[Packing, float]:
+    """Pack, and the CPU seconds that takes once compiled."""
+    one = Pieces.from_lengths(np.full(config.num_micro_batches, 1))
+    pack(policy, one, replace(config, intake_tokens=config.num_micro_batches), workload)
+    started = time.process_time()
+    packing = pack(policy, pieces, config, workload)
+    return packing, time.process_time() - started
+
+
+def _row(
+    policy: str, packing: Packing, workload: Workload, dp_size: int, pp_size: int
+) -> dict[str, Any]:
+    config = packing.config
+    if packing.steps is None:
+        raise ValueError(
+            f"the documents hold {int(packing.tail.tokens.sum())} tokens, less than a step of "
+            f"{config.intake_tokens}; use more documents or a smaller step"
+        )
+    meter = BalanceMeter(config, workload, dp_size=dp_size, pp_size=pp_size)
+    meter.add(packing.steps)
+    return {
+        "policy": policy,
+        "thresholds": list(config.thresholds),
+        **meter.result().as_dict(),
+        "intake_tokens": config.intake_tokens,
+        "tail_tokens": int(packing.tail.tokens.sum()),
+        "tail_pieces": len(packing.tail),
+        "violations": _violations(packing),
+    }
+
+
+def _violations(packing: Packing) -> dict[str, int]:
+    """Micro-batches over their bounds, pieces out of theirs, and whole steps left in the tail."""
+    steps, config = packing.steps, packing.config
+    assert steps is not None
+    row_pieces = np.diff(steps.row_offsets)
+    arrival = steps.pieces.position // config.intake_tokens
+    displacement: Int64 = np.abs(steps.piece_step - arrival)
+    tail = packing.tail
+    left_steps = min(
+        int(tail.tokens.sum()) // config.intake_tokens, len(tail) // config.num_micro_batches
+    )
+    return {
+        "max_tokens": int(np.count_nonzero(steps.row_tokens > config.max_tokens)),
+        "max_pieces": int(np.count_nonzero(row_pieces > (config.max_pieces or len(arrival)))),
+        "max_displacement": int(np.count_nonzero(displacement > config.max_displacement)),
+        "steps_left": left_steps,
+    }

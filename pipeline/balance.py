@@ -1,0 +1,126 @@
+"""What a set is worth, measured from its files; and what other policies would make of its stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from packer.context_parallel import CPPlan
+from packer.cp_measures import CPMeter
+from packer.measures import BalanceMeter
+from packer.packing.packer import IntakeTooLarge, Packer
+from packer.plan import PackingConfig, Pieces, Steps
+from packer.stream import Stream
+from packer.workload import Workload
+from pipeline.config import ParallelSettings
+from pipeline.plan_parts import read_plan_part
+from pipeline.shard import schema
+from pipeline.shard.manifest import Segment
+
+
+def measure_plan(
+    root: Path,
+    segment: Segment,
+    workload: Workload,
+    parallel: ParallelSettings,
+) -> dict[str, Any]:
+    """The balance of a segment's plan parts (measures of `packer.measures.Balance`)."""
+    meter = _meter(bounds_of(segment), workload, parallel, len(segment.sources))
+    for part in range(segment.first_part, segment.stop_part):
+        meter.add(read_plan_part(root / "plan" / f"{schema.part_name(part)}.parquet"))
+    return meter.result().as_dict()
+
+
+def measure_policy(
+    policy: str,
+    stream: Stream,
+    segment: Segment,
+    workload: Workload,
+    parallel: ParallelSettings,
+) -> dict[str, Any]:
+    """The balance another policy would reach on the same stream under the same bounds."""
+    bounds = replace(bounds_of(segment), intake_tokens=0)
+    while True:
+        meter = _meter(bounds, workload, parallel, len(segment.sources))
+        try:
+            for steps in pack_stream(policy, stream, bounds, workload):
+                meter.add(steps)
+            return meter.result().as_dict()
+        except IntakeTooLarge as overload:
+            bounds = replace(bounds, intake_tokens=overload.sustainable)
+
+
+def pack_stream(
+    policy: str, stream: Stream, bounds: PackingConfig, workload: Workload
+) -> Iterator[Steps]:
+    """The steps that a policy makes of a stream, as they come; the tail is left aside."""
+    packer = Packer(policy, bounds, workload)
+    for pieces in stream.chunks():
+        steps = packer.push(pieces)
+        if steps is not None:
+            yield steps
+    steps = packer.push(Pieces.empty(), final=True)
+    if steps is not None:
+        yield steps
+
+
+def measure_cp(root: Path, segments: Sequence[Segment], cp_size: int) -> dict[str, Any]:
+    """The balance of one CP degree's plans over a chain (measures of `packer.cp_measures`)."""
+    meter = CPMeter()
+    for segment in segments:
+        for part in range(segment.first_part, segment.stop_part):
+            name = f"{schema.part_name(part)}.parquet"
+            steps = read_plan_part(root / "plan" / name)
+            plan = read_cp_part(root / f"cp={cp_size}" / name, cp_size)
+            meter.add(plan, steps.pieces.tokens, steps.row_offsets)
+    return meter.result().as_dict()
+
+
+def read_cp_part(path: Path, cp_size: int) -> CPPlan:
+    """A CP plan part as `CPPlan`."""
+    table = pq.read_table(path)
+    lists = {
+        name: table.column(name).combine_chunks() for name in ("cp_rank", "piece", "start", "stop")
+    }
+    chunks = {name: array.flatten().to_numpy() for name, array in lists.items()}
+    predicted = table.column("predicted").combine_chunks().flatten().to_numpy()
+    return CPPlan(
+        cp_size=cp_size,
+        strategy=tuple(table.column("strategy").to_pylist()),
+        row_offsets=lists["piece"].offsets.to_numpy().astype(np.int64),
+        cp_rank=chunks["cp_rank"],
+        piece=chunks["piece"],
+        start=chunks["start"].astype(np.int64),
+        stop=chunks["stop"].astype(np.int64),
+        predicted=predicted.reshape(-1, cp_size),
+    )
+
+
+def bounds_of(segment: Segment) -> PackingConfig:
+    """The bounds a segment was packed under."""
+    return PackingConfig(
+        num_micro_batches=segment.num_micro_batches,
+        context_length=segment.context_length,
+        max_tokens=segment.max_tokens,
+        intake_tokens=segment.intake_tokens,
+        max_pieces=segment.max_pieces,
+        thresholds=segment.thresholds,
+        max_displacement=segment.max_displacement,
+    )
+
+
+def _meter(
+    bounds: PackingConfig, workload: Workload, parallel: ParallelSettings, num_sources: int
+) -> BalanceMeter:
+    return BalanceMeter(
+        bounds,
+        workload,
+        dp_size=parallel.dp_size,
+        pp_size=parallel.pp_size,
+        num_sources=num_sources,
+    )

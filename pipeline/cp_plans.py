@@ -1,0 +1,78 @@
+"""Plan parts to context-parallel plan parts: the same rows, cut over the CP ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from packer.context_parallel import CPPlan, plan_context_parallel
+from packer.plan import Steps
+from packer.workload import Workload
+from pipeline.config import fingerprint
+from pipeline.plan_parts import read_plan_part
+from pipeline.shard import schema
+from pipeline.shard.writer import PartReceipt, write_part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CPJob:
+    """One CP degree of one set."""
+
+    root: str
+    cp_size: int
+    strategy: str
+    workload: Workload
+
+    def key(self, plan_key: str) -> str:
+        """What these plans depend on, as 64 hex digits."""
+        return fingerprint(
+            {
+                "plan": plan_key,
+                "cp_size": self.cp_size,
+                "strategy": self.strategy,
+                "crossover": self.workload.crossover,
+            }
+        )
+
+
+def write_cp_part(job: CPJob, part: int) -> PartReceipt:
+    """Plan one part's micro-batches over `cp_size` ranks and write `cp=N/`'s part."""
+    root, name = Path(job.root), f"{schema.part_name(part)}.parquet"
+    steps = read_plan_part(root / "plan" / name)
+    plan = plan_context_parallel(
+        steps.pieces.tokens,
+        steps.row_offsets,
+        cp_size=job.cp_size,
+        strategy=job.strategy,
+        workload=job.workload,
+    )
+    return write_part(cp_table(steps, plan), root, f"cp={job.cp_size}/{name}")
+
+
+def cp_table(steps: Steps, plan: CPPlan) -> pa.Table:
+    """The rows of a CP plan part (FORMAT.md section 4)."""
+    rows = np.arange(steps.num_rows)
+    offsets = pa.array(plan.row_offsets.astype(np.int32))
+
+    def ragged(values: np.ndarray) -> pa.ListArray:
+        return pa.ListArray.from_arrays(offsets, pa.array(values.astype(np.int32)))
+
+    ranks = np.arange(steps.num_rows + 1, dtype=np.int32) * plan.cp_size
+    return pa.table(
+        {
+            "step": steps.first_step + rows // steps.num_micro_batches,
+            "slot": (rows % steps.num_micro_batches).astype(np.int32),
+            "cp_rank": ragged(plan.cp_rank),
+            "piece": ragged(plan.piece),
+            "start": ragged(plan.start),
+            "stop": ragged(plan.stop),
+            "strategy": pa.array(plan.strategy),
+            "predicted": pa.ListArray.from_arrays(
+                pa.array(ranks), pa.array(plan.predicted.reshape(-1))
+            ),
+        },
+        schema=schema.CP_PLAN,
+    )

@@ -1,0 +1,79 @@
+"""Which parts are finished: one append-only file that the driver alone writes.
+
+A part exists when the ledger says so. Workers write a part under a temporary name, rename it, and
+return a receipt; the driver appends the receipt and syncs. A line torn by a crash is dropped, so
+its part is made again. A receipt is found only under the key of its stage, which names everything
+the part depends on, and only while its file is there with the size it had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Self
+
+import xxhash
+
+from pipeline.shard.atomic import write_atomically
+
+Receipt = dict[str, Any]
+
+
+class Ledger:
+    """Receipts by (stage key, unit); see the module's docstring."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._receipts: dict[tuple[str, str], Receipt] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = path.read_bytes() if path.exists() else b""
+        good = 0
+        for line in text.splitlines(keepends=True):
+            entry = _parse(line)
+            if entry is None:
+                break
+            self._receipts[entry["key"], entry["unit"]] = entry["receipt"]
+            good += len(line)
+        if good < len(text):
+            write_atomically(path, text[:good])
+        self._file = path.open("ab")
+
+    def receipt(self, key: str, unit: str) -> Receipt | None:
+        """The receipt of a finished unit, or None."""
+        return self._receipts.get((key, unit))
+
+    def record(self, key: str, unit: str, receipt: Receipt) -> None:
+        """Declare a unit finished; its files must be in place."""
+        entry = {"key": key, "unit": unit, "receipt": receipt}
+        body = json.dumps(entry, sort_keys=True, separators=(",", ":"))
+        self._file.write(f"{_checksum(body)} {body}\n".encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._receipts[key, unit] = receipt
+
+    def remove(self) -> None:
+        """Forget everything: the stage is published elsewhere."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _checksum(body: str) -> str:
+    return xxhash.xxh3_64_hexdigest(body.encode())
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """A ledger line's entry, or None where the line is torn or damaged."""
+    if not line.endswith(b"\n"):
+        return None
+    checksum, _, body = line.decode(errors="replace").rstrip("\n").partition(" ")
+    return json.loads(body) if checksum == _checksum(body) else None

@@ -1,0 +1,232 @@
+"""Length indexes to a plan: stream, policy, plan parts.
+
+One pass over the stream of pieces, chunk by chunk; nothing here sees a token. Beside every plan
+part stands its inverse in scratch: the same pieces in the order in which the token stores hold
+them, which is what moving the tokens needs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from packer.packing.packer import IntakeTooLarge, Packer, PackingError
+from packer.plan import PackingConfig, Pieces, Steps
+from packer.stream import SourceLengths, Stream
+from packer.tuning import tune_thresholds
+from packer.workload import SCALE, Workload, crossover_from_file
+from pipeline.config import (
+    ConfigError,
+    PackingSettings,
+    RunConfig,
+    WorkloadSettings,
+    fingerprint,
+)
+from pipeline.plan_parts import PlanParts, tail_table
+from pipeline.runs import RunGroups
+from pipeline.shard.manifest import Segment, SegmentSource
+from pipeline.shard.token_store import TokenStore
+from pipeline.shard.writer import write_parquet
+
+log = logging.getLogger(__name__)
+
+_TUNING_PIECES = 400_000
+"""The head of the stream that thresholds are tuned on."""
+
+
+class PlanError(ValueError):
+    """No plan can be made; the message says which setting is in the way."""
+
+
+def resolve_workload(settings: WorkloadSettings) -> Workload:
+    """The workload model of a configuration.
+
+    Raises:
+        ConfigError: the model's config.json does not give a crossover.
+    """
+    crossover = settings.crossover
+    try:
+        if crossover is None:
+            crossover = crossover_from_file(Path(settings.model_config_path or ""))
+        return Workload(crossover=crossover, constant=settings.constant_tokens * SCALE)
+    except ValueError as error:
+        raise ConfigError(f"workload: {error}") from error
+
+
+def packing_config(settings: PackingSettings) -> PackingConfig:
+    """The packer's bounds, thresholds still open where they are to be tuned."""
+    return PackingConfig(
+        num_micro_batches=settings.num_micro_batches,
+        context_length=settings.context_length,
+        max_tokens=settings.bound,
+        max_pieces=settings.max_pieces,
+        max_displacement=settings.max_displacement,
+        thresholds=() if settings.thresholds == "tune" else tuple(settings.thresholds),
+    )
+
+
+def open_stream(stores: Sequence[TokenStore], config: RunConfig) -> Stream:
+    """The seeded, mixed stream of pieces over token stores, in the order of `config.sources`."""
+    return Stream(
+        [
+            SourceLengths(lengths=store.lengths, weight=source.weight, max_epochs=source.max_epochs)
+            for store, source in zip(stores, config.sources, strict=True)
+        ],
+        seed=config.mixture.seed,
+        context_length=config.packing.context_length,
+        target_tokens=config.mixture.target_tokens,
+        at_source_end=config.at_source_end,
+    )
+
+
+def plan_key(store_keys: Sequence[str], config: RunConfig) -> str:
+    """What a plan depends on, as 64 hex digits: lengths and the settings of this stage alone."""
+    return fingerprint(
+        {
+            "stores": list(store_keys),
+            "sources": [
+                {"weight": source.weight, "max_epochs": source.max_epochs}
+                for source in config.sources
+            ],
+            "mixture": {**config.mixture.model_dump(), "at_source_end": config.at_source_end},
+            "packing": config.packing.model_dump(),
+            "workload": asdict(resolve_workload(config.workload)),
+            "shard_tokens": config.shards.shard_tokens,
+            "run_tokens": config.shards.run_tokens,
+        }
+    )
+
+
+def tuned(stream: Stream, config: RunConfig, workload: Workload) -> PackingConfig:
+    """The packer's bounds with thresholds, tuned on the stream's head where none are given."""
+    bounds = packing_config(config.packing)
+    if config.packing.policy != "wlb" or config.packing.thresholds != "tune":
+        return bounds
+    head = next(iter(stream.chunks(_TUNING_PIECES)), Pieces.empty())
+    tuning = tune_thresholds(
+        head,
+        bounds,
+        workload,
+        mean_displacement=config.packing.mean_displacement,
+        max_queues=config.packing.max_queues,
+    )
+    log.info(
+        "thresholds %s tokens: excess %.3f at mean displacement %.2f on the stream's first %d pieces",
+        list(tuning.thresholds),
+        tuning.excess,
+        tuning.displacement_mean,
+        len(head),
+    )
+    return replace(bounds, thresholds=tuning.thresholds)
+
+
+def write_plan(
+    root: Path, scratch: Path, stores: Sequence[TokenStore], config: RunConfig
+) -> dict[str, Any]:
+    """Plan the whole stream and write `plan/`, `steps.parquet`, `tail.parquet` and the inverses.
+
+    Args:
+        root: the set's directory.
+        scratch: where the inverse of each plan part goes.
+        stores: token stores in the order of `config.sources`.
+
+    Returns:
+        The stage's receipt: `parts` (a receipt each), `segment`, `totals`, in JSON types.
+
+    Raises:
+        PlanError: the stream allows no step within the bounds.
+    """
+    workload = resolve_workload(config.workload)
+    stream = open_stream(stores, config)
+    bounds = tuned(stream, config, workload)
+    while True:
+        try:
+            return _plan_once(root, scratch, stores, config, stream, bounds, workload)
+        except IntakeTooLarge as overload:
+            log.warning(
+                "a step cannot hold %d stream tokens within max_tokens %d and max_pieces %d; "
+                "planning again with %d",
+                bounds.intake_tokens,
+                bounds.max_tokens,
+                bounds.max_pieces,
+                overload.sustainable,
+            )
+            bounds = replace(bounds, intake_tokens=overload.sustainable)
+        except PackingError as error:
+            raise PlanError(str(error)) from error
+
+
+def _plan_once(
+    root: Path,
+    scratch: Path,
+    stores: Sequence[TokenStore],
+    config: RunConfig,
+    stream: Stream,
+    bounds: PackingConfig,
+    workload: Workload,
+) -> dict[str, Any]:
+    settings = config.packing
+    packer = Packer(settings.policy, bounds, workload)
+    tokens_per_step = settings.num_micro_batches * settings.context_length
+    parts = PlanParts(
+        root,
+        scratch,
+        groups=RunGroups.of(stores, run_tokens=config.shards.run_tokens),
+        steps_per_part=max(1, config.shards.shard_tokens // tokens_per_step),
+        num_sources=len(stores),
+    )
+    run = stream.chunks()
+    for pieces in run:
+        _keep(parts, packer.push(pieces))
+    _keep(parts, packer.push(Pieces.empty(), final=True))
+    selected = run.selection()
+    stream_tokens = int(selected.tokens.sum())
+    if not parts.has_steps:
+        raise PlanError(
+            f"the stream has {stream_tokens} tokens in {len(packer.tail)} pieces, less than one step "
+            f"of {bounds.intake_tokens} tokens and {bounds.num_micro_batches} pieces; add documents, "
+            "or lower packing.num_micro_batches or packing.context_length"
+        )
+    receipts = parts.finish()
+    write_parquet(tail_table(packer.tail), root / "tail.parquet")
+    unselected = int(selected.unselected_tokens[selected.epoch == 0].sum())
+    segment = _segment(config, bounds, len(receipts), parts.num_steps, stream_tokens)
+    return {
+        "parts": [receipt.as_dict() for receipt in receipts],
+        "segment": asdict(segment),
+        "totals": parts.totals(packer.tail) | {"unselected_tokens": unselected},
+    }
+
+
+def _keep(parts: PlanParts, steps: Steps | None) -> None:
+    if steps is not None:
+        parts.add(steps)
+
+
+def _segment(
+    config: RunConfig, bounds: PackingConfig, parts: int, steps: int, stream_tokens: int
+) -> Segment:
+    return Segment(
+        first_step=0,
+        steps=steps,
+        first_part=0,
+        parts=parts,
+        num_micro_batches=bounds.num_micro_batches,
+        context_length=bounds.context_length,
+        max_tokens=bounds.max_tokens,
+        max_pieces=bounds.max_pieces,
+        intake_tokens=bounds.intake_tokens,
+        max_displacement=bounds.max_displacement,
+        policy=config.packing.policy,
+        thresholds=bounds.thresholds,
+        seed=config.mixture.seed,
+        sources=tuple(
+            SegmentSource(source=index, weight=source.weight, max_epochs=source.max_epochs)
+            for index, source in enumerate(config.sources)
+        ),
+        stream_tokens=stream_tokens,
+        target_tokens=config.mixture.target_tokens,
+    )

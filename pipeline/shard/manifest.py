@@ -1,0 +1,293 @@
+"""What a finished directory says about itself: manifest.json, and the step table beside it.
+
+Loading checks the chain of digests from `manifest.sha256` down to `steps.parquet`, so what the
+manifest's helpers answer can be trusted; the parts themselves are checked as they are read.
+docs/FORMAT.md, sections 5 and 6, is the contract.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.shard import schema
+from pipeline.shard.digests import sha256_bytes
+from pipeline.shard.tables import FormatError, read_bytes, read_table
+
+__all__ = [
+    "FormatError",
+    "Manifest",
+    "Segment",
+    "SegmentSource",
+    "Source",
+    "WorkloadModel",
+    "load_manifest",
+]
+
+MICRO_BATCH_ORDERS = ("identity",)
+"""Rules by which ranks may permute their micro-batches that this version knows."""
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One corpus of the chain; `store` is relative to the directory, or absolute."""
+
+    name: str
+    store: str
+    store_sha256: str
+    documents: int
+    tokens: int
+    rejected: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSource:
+    """A source's part in a segment; weight None stands for the source's own tokens."""
+
+    source: int
+    weight: float | None
+    max_epochs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Consecutive steps made under one configuration; docs/FORMAT.md, section 6."""
+
+    first_step: int
+    steps: int
+    first_part: int
+    parts: int
+    num_micro_batches: int
+    context_length: int
+    max_tokens: int
+    max_pieces: int
+    intake_tokens: int
+    max_displacement: int
+    policy: str
+    thresholds: tuple[int, ...]
+    seed: int
+    sources: tuple[SegmentSource, ...]
+    stream_tokens: int
+    target_tokens: int | None
+
+    @property
+    def stop_step(self) -> int:
+        return self.first_step + self.steps
+
+    @property
+    def stop_part(self) -> int:
+        return self.first_part + self.parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadModel:
+    """What a piece of d tokens costs: ((d L + d^2) scale + L // 2) // L, with L the crossover."""
+
+    model: str
+    crossover: int
+    scale: int
+    constant: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Manifest:
+    """manifest.json as it stands, and which part holds which step.
+
+    The fields named after a mapping (`tokenizer`, `totals`, `balance`, `cp`, `config`,
+    `fingerprints`, `digests`) are the JSON objects, unread.
+    """
+
+    directory: Path
+    version: int
+    dtype: str
+    tokenizer: Mapping[str, Any]
+    sources: tuple[Source, ...]
+    workload: WorkloadModel
+    micro_batch_order: str
+    rows_per_group: int
+    segments: tuple[Segment, ...]
+    totals: Mapping[str, Any]
+    balance: Mapping[str, Any]
+    cp: Mapping[str, Any]
+    config: Mapping[str, Any]
+    fingerprints: Mapping[str, Any]
+    digests: Mapping[str, str]
+    step_part: np.ndarray
+    """Part of each step, int32, shape (steps,)."""
+    step_targets: np.ndarray
+    """Tokens with a label of each step, int64, shape (steps,)."""
+
+    @property
+    def num_steps(self) -> int:
+        return sum(segment.steps for segment in self.segments)
+
+    @property
+    def num_parts(self) -> int:
+        return sum(segment.parts for segment in self.segments)
+
+    @property
+    def cp_sizes(self) -> tuple[int, ...]:
+        """CP degrees that have a plan, ascending; 1 needs none."""
+        return tuple(sorted(int(degree) for degree in self.cp))
+
+    def segment_of(self, step: int) -> Segment:
+        """The segment that holds a step.
+
+        Raises:
+            ValueError: no such step.
+        """
+        self._check_step(step)
+        firsts = [segment.first_step for segment in self.segments]
+        return self.segments[bisect_right(firsts, step) - 1]
+
+    def part_of(self, step: int) -> int:
+        """The part that holds a step.
+
+        Raises:
+            ValueError: no such step.
+        """
+        self._check_step(step)
+        return int(self.step_part[step])
+
+    def first_step_of(self, part: int) -> int:
+        """The first step of a part, found by bisection."""
+        return int(np.searchsorted(self.step_part, part))
+
+    def plan_path(self, part: int) -> Path:
+        return self.directory / "plan" / f"{schema.part_name(part)}.parquet"
+
+    def shard_path(self, part: int) -> Path:
+        return self.directory / "shards" / f"{schema.part_name(part)}.parquet"
+
+    def cp_path(self, part: int, cp_size: int) -> Path:
+        return self.directory / f"cp={cp_size}" / f"{schema.part_name(part)}.parquet"
+
+    def store_path(self, source: int) -> Path:
+        """The token store of a source, by its index."""
+        return self.directory / self.sources[source].store
+
+    def _check_step(self, step: int) -> None:
+        if not 0 <= step < self.num_steps:
+            raise ValueError(f"step {step} is not in 0..{self.num_steps - 1} of {self.directory}")
+
+
+def load_manifest(directory: str | Path) -> Manifest:
+    """Read and check manifest.json, and the step table it vouches for.
+
+    Raises:
+        FormatError: a file is missing, its digest differs, or it is of another format or version.
+    """
+    directory = Path(directory)
+    path = directory / "manifest.json"
+    data = read_bytes(path)
+    stated = read_bytes(directory / "manifest.sha256").decode("ascii", "replace").strip()
+    if sha256_bytes(data) != stated:
+        raise FormatError(
+            f"its SHA-256 is {sha256_bytes(data)}, manifest.sha256 says {stated}; "
+            "one of the two is damaged",
+            path=path,
+        )
+    document = _parse(data, path)
+    files = read_table(
+        directory / "files.parquet", schema.FILES, document["digests"]["files.parquet"]
+    )
+    listed = dict(zip(files["path"].to_pylist(), files["sha256"].to_pylist(), strict=True))
+    if "steps.parquet" not in listed:
+        raise FormatError("does not list steps.parquet", path=directory / "files.parquet")
+    steps = read_table(directory / "steps.parquet", schema.STEPS, listed["steps.parquet"])
+    try:
+        manifest = _manifest(directory, document, steps)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"a field is missing or malformed: {error!r}", path=path) from error
+    _check(manifest, steps, path)
+    return manifest
+
+
+def _parse(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise FormatError(f"is not JSON: {error}", path=path) from error
+    if not isinstance(document, dict) or document.get("format") != schema.FORMAT:
+        raise FormatError(f"is not a {schema.FORMAT} manifest", path=path)
+    version = document.get("version")
+    if not isinstance(version, int) or version < 1:
+        raise FormatError(f"version is {version!r}, must be a positive integer", path=path)
+    if version > schema.VERSION:
+        raise FormatError(
+            f"format version {version} is newer than {schema.VERSION}, the newest that this "
+            "program reads; use a newer steelyard",
+            path=path,
+        )
+    if not isinstance(document.get("digests"), dict):
+        raise FormatError("holds no digests", path=path)
+    return document
+
+
+def _manifest(directory: Path, document: dict[str, Any], steps: pa.Table) -> Manifest:
+    return Manifest(
+        directory=directory,
+        sources=tuple(_fields(Source, entry) for entry in document["sources"]),
+        workload=_fields(WorkloadModel, document["workload"]),
+        segments=tuple(parse_segment(entry) for entry in document["segments"]),
+        step_part=_column(steps, "part"),
+        step_targets=_column(steps, "targets"),
+        **{name: document[name] for name in _PLAIN_FIELDS},
+    )
+
+
+_PLAIN_FIELDS = (
+    "version", "dtype", "tokenizer", "micro_batch_order", "rows_per_group", "totals", "balance",
+    "cp", "config", "fingerprints", "digests",
+)  # fmt: skip
+
+
+def parse_segment(entry: dict[str, Any]) -> Segment:
+    sources = tuple(_fields(SegmentSource, source) for source in entry["sources"])
+    thresholds = tuple(entry["thresholds"])
+    return _fields(Segment, {**entry, "sources": sources, "thresholds": thresholds})
+
+
+def _fields(kind: Callable[..., Result], entry: dict[str, Any]) -> Result:
+    """The dataclass from a JSON object; fields that it does not know are left aside."""
+    known = cast(Any, kind).__dataclass_fields__
+    return kind(**{name: entry[name] for name in known})
+
+
+def _column(table: pa.Table, name: str) -> np.ndarray:
+    return table.column(name).combine_chunks().to_numpy(zero_copy_only=False)
+
+
+def _check(manifest: Manifest, steps: pa.Table, path: Path) -> None:
+    if manifest.dtype not in schema.TOKEN_TYPES:
+        raise FormatError(
+            f"dtype is {manifest.dtype!r}, must be one of {[*schema.TOKEN_TYPES]}", path=path
+        )
+    if manifest.micro_batch_order not in MICRO_BATCH_ORDERS:
+        raise FormatError(
+            f"micro_batch_order {manifest.micro_batch_order!r} is not known; this "
+            f"program knows {list(MICRO_BATCH_ORDERS)}",
+            path=path,
+        )
+    step = part = 0
+    for number, segment in enumerate(manifest.segments):
+        if (segment.first_step, segment.first_part) != (step, part):
+            raise FormatError(
+                f"segment {number} starts at step {segment.first_step} and part "
+                f"{segment.first_part}, must start at {step} and {part}",
+                path=path,
+            )
+        step, part = segment.stop_step, segment.stop_part
+    if steps.num_rows != step or not np.array_equal(_column(steps, "step"), np.arange(step)):
+        raise FormatError(
+            f"its rows must be the steps 0..{step - 1} of the manifest, ascending",
+            path=manifest.directory / "steps.parquet",
+        )

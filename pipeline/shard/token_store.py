@@ -1,0 +1,316 @@
+"""Reading a token store: any part of any document, mapped, not loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packer.plan import Int64
+from pipeline.shard import schema
+from pipeline.shard.digests import sha256_file, xxh3_128
+
+TABLES = ("inputs.parquet", "parts.parquet", "lengths.u32", "rejects.parquet")
+_OPEN_PARTS = 64
+_SHORT_TOKENS = 64  # below this mean, one indexed copy was measured to beat a copy a piece
+
+
+class StoreError(ValueError):
+    """A token store is not whole; the message names the file and, where known, the block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoreParts:
+    """The columns of parts.parquet, (parts,) each; the part's number is the place."""
+
+    first_doc_id: Int64
+    documents: Int64
+    tokens: Int64
+    file: Int64
+    first_record: Int64
+    tokens_sha256: tuple[str, ...]
+    index_sha256: tuple[str, ...]
+    blocks_sha256: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+
+class TokenStore:
+    """The documents of one source as token ids, by `doc_id`.
+
+    Opening checks the identity and the small tables' digests; `check_tables`, `verify_part` and
+    `check_blocks` check the rest. Token parts are mapped when asked for, and read-only.
+
+    Args:
+        directory: a finished store, `NAME-KEY/`.
+
+    Raises:
+        StoreError: not a finished store of this version, or a small table has changed.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = Path(directory)
+        self.identity = _read_identity(self.directory)
+        self.name: str = self.identity["name"]
+        self.key: str = self.identity["key"]
+        self.documents: int = self.identity["documents"]
+        self.tokens: int = self.identity["tokens"]
+        self.dtype = np.dtype(self.identity["dtype"]).newbyteorder("<")
+        self._check_table("inputs.parquet")
+        self._check_table("parts.parquet")
+        self.parts = _read_parts(self.directory / "parts.parquet")
+        if self.parts.documents.sum() != self.documents or self.parts.tokens.sum() != self.tokens:
+            raise StoreError(f"{self.directory}: parts.parquet does not add up to source.json")
+        self.lengths = _map(self.directory / "lengths.u32", np.dtype("<u4"), self.documents)
+        self._part_tokens = lru_cache(maxsize=_OPEN_PARTS)(self._map_part)
+        self._part_index = lru_cache(maxsize=_OPEN_PARTS)(self._read_index)
+
+    def __reduce__(self) -> tuple[type[TokenStore], tuple[Path]]:
+        return type(self), (self.directory,)
+
+    def part_of(self, doc_id: Int64) -> Int64:
+        """The part that holds each document, (pieces,).
+
+        Raises:
+            StoreError: a document that the store does not have.
+        """
+        if len(doc_id) and (doc_id.min() < 0 or doc_id.max() >= self.documents):
+            bad = doc_id.min() if doc_id.min() < 0 else doc_id.max()
+            raise StoreError(
+                f"{self.directory}: no document {bad}; the store has {self.documents}, from 0"
+            )
+        # An empty part shares its first_doc_id with the next one; "right" passes it over.
+        return np.searchsorted(self.parts.first_doc_id, doc_id, side="right") - 1
+
+    def part_offsets(self, part: int) -> Int64:
+        """Where a part's documents lie in its tokens, (documents + 1,): boundaries from 0."""
+        return self._part_index(int(part))
+
+    def gather(self, doc_id: Int64, start: Int64, stop: Int64) -> np.ndarray:
+        """The ids of many pieces, back to back in the order asked for.
+
+        Fastest where pieces that follow each other in the store are asked for in that order.
+
+        Args:
+            doc_id: documents, int64, (pieces,).
+            start: first token of each piece in its document, int64, (pieces,).
+            stop: one past its last token, int64, (pieces,).
+
+        Returns:
+            ids of the store's dtype, (sum of stop - start,).
+
+        Raises:
+            StoreError: a document or a range of tokens that the store does not have.
+        """
+        part = self.part_of(doc_id)
+        tokens = stop - start
+        wrong = np.flatnonzero((start < 0) | (tokens < 0) | (stop > self.lengths[doc_id]))
+        if len(wrong):
+            piece = wrong[0]
+            raise StoreError(
+                f"{self.directory}: tokens {start[piece]} to {stop[piece]} of document "
+                f"{doc_id[piece]} were asked for; it has {self.lengths[doc_id[piece]]}"
+            )
+        place = np.cumsum(tokens) - tokens
+        ids = np.empty(int(tokens.sum()), self.dtype)
+        order = np.argsort(part, kind="stable")
+        cuts = np.flatnonzero(np.diff(part[order])) + 1
+        for group in np.split(order, cuts):
+            if len(group):
+                number = int(part[group[0]])
+                offsets = self.part_offsets(number)
+                begin = offsets[doc_id[group] - self.parts.first_doc_id[number]] + start[group]
+                _copy(self._part_tokens(number), begin, tokens[group], ids, place[group])
+        return ids
+
+    def tokens_of(self, doc_id: int, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """The ids of one document or of a part of it."""
+        self.part_of(np.array([doc_id]))  # refuses a document that is not there
+        end = int(self.lengths[doc_id]) if stop is None else stop
+        return self.gather(*(np.array([value], np.int64) for value in (doc_id, start, end)))
+
+    def origin_of(self, doc_id: int) -> tuple[str, int]:
+        """Which record of which input file a document is: name, and number in the file from 0."""
+        number = int(self.part_of(np.array([doc_id]))[0])
+        table = self._index_table(number)
+        row = doc_id - int(self.parts.first_doc_id[number])
+        file, record = table["file"][row].as_py(), table["record"][row].as_py()
+        if file == self.parts.file[number]:
+            record += int(self.parts.first_record[number])
+        inputs = pq.read_table(self.directory / "inputs.parquet", columns=["path"])
+        return inputs["path"][file].as_py(), record
+
+    def check_tables(self) -> None:
+        """Check the digests of all four tables.
+
+        Raises:
+            StoreError: one has changed.
+        """
+        for name in TABLES:
+            self._check_table(name)
+
+    def check_blocks(self, part: int) -> None:
+        """Check a part's tokens block by block.
+
+        Raises:
+            StoreError: naming the first block that has changed.
+        """
+        path = self.part_path(part, "tokens")
+        blocks = self._part_table(part, "blocks", schema.PART_BLOCKS)
+        expected = blocks["xxh3_128"].to_pylist()
+        size = int(self.parts.tokens[part]) * self.dtype.itemsize
+        count = -(-size // schema.BLOCK_BYTES)
+        if _size(path) != size or len(expected) != count:
+            raise StoreError(
+                f"{path} has {_size(path)} bytes and {len(expected)} block digests, not {size} and "
+                f"{count}; build the store again"
+            )
+        for number, (block, digest) in enumerate(zip(_blocks(path), expected, strict=True)):
+            if xxh3_128(block) != digest:
+                raise StoreError(
+                    f"{path}: block {number} (bytes {number * schema.BLOCK_BYTES} to "
+                    f"{number * schema.BLOCK_BYTES + len(block)}) has changed; build the store "
+                    "again"
+                )
+
+    def verify_part(self, part: int) -> None:
+        """Check everything of a part: blocks, digests, and that index and lengths agree.
+
+        Raises:
+            StoreError: naming the file, and the block where it is one.
+        """
+        self.check_blocks(part)
+        tokens_path = self.part_path(part, "tokens")
+        if sha256_file(tokens_path) != self.parts.tokens_sha256[part]:
+            raise StoreError(f"{tokens_path} is not the file of parts.parquet")
+        index = self._index_table(part)
+        first = int(self.parts.first_doc_id[part])
+        lengths = self.lengths[first : first + int(self.parts.documents[part])].astype(np.int64)
+        same = (
+            np.array_equal(index["length"].to_numpy(), lengths)
+            and np.array_equal(index["offset"].to_numpy(), np.cumsum(lengths) - lengths)
+            and lengths.sum() == self.parts.tokens[part]
+        )
+        if not same:
+            path = self.part_path(part, "index.parquet")
+            raise StoreError(f"{path} does not agree with lengths.u32 and parts.parquet")
+
+    def part_path(self, part: int, ending: str) -> Path:
+        """A file of a part: `ending` is tokens, index.parquet or blocks.parquet."""
+        return self.directory / "parts" / f"{schema.part_name(part)}.{ending}"
+
+    def _check_table(self, name: str) -> None:
+        path = self.directory / name
+        expected = self.identity["digests"][name]
+        if not path.is_file() or sha256_file(path) != expected:
+            raise StoreError(f"{path} is not the file of source.json; build the store again")
+
+    def _map_part(self, part: int) -> np.ndarray:
+        return _map(self.part_path(part, "tokens"), self.dtype, int(self.parts.tokens[part]))
+
+    def _read_index(self, part: int) -> Int64:
+        offsets = np.empty(int(self.parts.documents[part]) + 1, np.int64)
+        offsets[:-1] = self._index_table(part)["offset"].to_numpy()
+        offsets[-1] = self.parts.tokens[part]
+        offsets.setflags(write=False)
+        return offsets
+
+    def _index_table(self, part: int) -> pa.Table:
+        table = self._part_table(part, "index", schema.PART_INDEX)
+        if table.num_rows != self.parts.documents[part]:
+            raise StoreError(
+                f"{self.part_path(part, 'index.parquet')} has {table.num_rows} rows for "
+                f"{self.parts.documents[part]} documents; build the store again"
+            )
+        return table
+
+    def _part_table(self, part: int, kind: str, expected: pa.Schema) -> pa.Table:
+        """A part's index or blocks, checked against its digest before it is read."""
+        path = self.part_path(part, f"{kind}.parquet")
+        content = path.read_bytes() if path.is_file() else b""
+        digests = self.parts.index_sha256 if kind == "index" else self.parts.blocks_sha256
+        if hashlib.sha256(content).hexdigest() != digests[part]:
+            raise StoreError(f"{path} is not the file of parts.parquet; build the store again")
+        return pq.read_table(BytesIO(content), schema=expected)
+
+
+def _read_identity(directory: Path) -> dict[str, Any]:
+    path = directory / "source.json"
+    try:
+        identity = json.loads(path.read_bytes())
+    except OSError as error:
+        raise StoreError(
+            f"{path}: {error.strerror}; a store without it was not finished, run the job again"
+        ) from error
+    except ValueError as error:
+        raise StoreError(f"{path} is not JSON: {error}") from error
+    found = (identity.get("format"), identity.get("version"))
+    if found != (schema.STORE_FORMAT, schema.VERSION):
+        raise StoreError(
+            f"{path} is of format {found[0]!r}, version {found[1]!r}; this reader knows "
+            f"{schema.STORE_FORMAT!r}, version {schema.VERSION}"
+        )
+    return identity
+
+
+def _read_parts(path: Path) -> StoreParts:
+    table = pq.read_table(path, schema=schema.PARTS)
+    numbers = ("first_doc_id", "documents", "tokens", "file", "first_record")
+    columns: dict[str, Any] = {name: table[name].to_numpy() for name in numbers}
+    for name in ("tokens_sha256", "index_sha256", "blocks_sha256"):
+        columns[name] = tuple(table[name].to_pylist())
+    parts = StoreParts(**columns)
+    first = np.cumsum(parts.documents) - parts.documents
+    numbered = np.array_equal(table["part"].to_numpy(), np.arange(len(parts)))
+    if not numbered or not np.array_equal(parts.first_doc_id, first):
+        raise StoreError(f"{path}: parts must be numbered from 0 and documents end to end")
+    return parts
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+    """A file as a read-only array, (count,)."""
+    if _size(path) != count * dtype.itemsize:
+        raise StoreError(
+            f"{path} has {_size(path)} bytes, not {count * dtype.itemsize}; build the store again"
+        )
+    if count == 0:
+        return np.empty(0, dtype)  # an empty file cannot be mapped
+    return np.memmap(path, dtype, mode="r").view(np.ndarray)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(schema.BLOCK_BYTES):
+            yield block
+
+
+def _copy(
+    source: np.ndarray, begin: Int64, tokens: Int64, target: np.ndarray, place: Int64
+) -> None:
+    """Copy `source[begin : begin + tokens]` to `target[place : place + tokens]`, piece by piece."""
+    end = begin + tokens
+    new = np.ones(len(begin), np.bool_)  # pieces that do not go on where the one before ended
+    new[1:] = (begin[1:] != end[:-1]) | (place[1:] != place[:-1] + tokens[:-1])
+    first = np.flatnonzero(new)
+    begin, place = begin[first], place[first]
+    tokens = np.add.reduceat(tokens, first)
+    if tokens.sum() < _SHORT_TOKENS * len(tokens):
+        within = np.arange(tokens.sum()) - np.repeat(np.cumsum(tokens) - tokens, tokens)
+        target[np.repeat(place, tokens) + within] = source[np.repeat(begin, tokens) + within]
+        return
+    for start, count, at in zip(begin.tolist(), tokens.tolist(), place.tolist(), strict=True):
+        target[at : at + count] = source[start : start + count]

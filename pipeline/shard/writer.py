@@ -1,0 +1,94 @@
+"""Writing Parquet parts of a set, and the receipt that says what was written."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.shard import digests
+from pipeline.shard.atomic import atomic_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroup:
+    """Where a row group lies in its file; `row_group` -1 is the footer."""
+
+    row_group: int
+    first_step: int
+    offset: int
+    length: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartReceipt:
+    """What was written: a row of files.parquet and the rows of row_groups.parquet under it."""
+
+    path: str
+    bytes: int
+    sha256: str
+    content_sha256: str
+    row_groups: tuple[RowGroup, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> PartReceipt:
+        groups = tuple(RowGroup(**group) for group in value["row_groups"])
+        return cls(**{**value, "row_groups": groups})
+
+
+def write_parquet(table: pa.Table, path: Path, *, rows_per_group: int | None = None) -> None:
+    """Write a table the way every table of a set is written, under a temporary name first."""
+    with atomic_path(path) as temporary:
+        pq.write_table(
+            table,
+            temporary,
+            row_group_size=rows_per_group or max(1, table.num_rows),
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,
+            write_statistics=False,
+        )
+
+
+def write_part(
+    table: pa.Table, root: Path, name: str, *, rows_per_group: int | None = None
+) -> PartReceipt:
+    """Write one part of the plan, the shards or a CP plan.
+
+    Args:
+        table: rows with a `step` column, at least one.
+        root: the set's directory.
+        name: path below it, with `/`.
+        rows_per_group: rows of a row group; all rows in one where not given.
+    """
+    path = root / name
+    write_parquet(table, path, rows_per_group=rows_per_group)
+    steps = table.column("step").to_numpy()
+    size = rows_per_group or table.num_rows
+    groups = []
+    with path.open("rb") as file:
+        for row_group, offset, length in digests.row_group_ranges(path):
+            file.seek(offset)
+            groups.append(
+                RowGroup(
+                    row_group=row_group,
+                    first_step=int(steps[max(row_group, 0) * size]),
+                    offset=offset,
+                    length=length,
+                    xxh3_128=digests.xxh3_128(file.read(length)),
+                )
+            )
+    return PartReceipt(
+        path=name,
+        bytes=path.stat().st_size,
+        sha256=digests.sha256_file(path),
+        content_sha256=digests.content_sha256(path),
+        row_groups=tuple(groups),
+    )

@@ -1,0 +1,372 @@
+"""Which files a source has, how they are cut into splits, and the key of the store they make.
+
+A split is what one task reads and one part of the store holds. Splits are ordered as their records
+are, and a record belongs to the split that holds its first byte, so the documents of a source and
+their order depend on its files alone, not on where the cuts fall.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from pipeline.config import SourceConfig, fingerprint
+from pipeline.shard.schema import VERSION
+from pipeline.tokenizer import TokenizerIdentity
+
+COMPRESSIONS = (".gz", ".zst")
+_JSONL = (".jsonl", ".ndjson", ".json")
+_TEXT = (
+    *(".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".csv", ".tsv", ".log"),
+    *(".py", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".go", ".java", ".js", ".ts", ".sh", ".sql"),
+)
+_READ_BYTES = 1 << 20
+_Span: TypeAlias = tuple[tuple[int, ...], int, int, int]
+"""A split's files, start, stop and num_bytes."""
+_Row: TypeAlias = tuple[int, "InputFile"]
+"""A file and its row in inputs.parquet."""
+
+
+class SourceError(ValueError):
+    """A source's files are not what the configuration says; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """One file of a source; its place in the list of all is its row in inputs.parquet.
+
+    `name` is relative to the configured path, with `/`; `path` is absolute; `configured` says which
+    of the source's paths it belongs to.
+    """
+
+    name: str
+    path: str
+    bytes: int
+    configured: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What one task reads: a range of one file, or some whole files.
+
+    `files` are rows of the inputs and `paths` where these are. `[start, stop)` counts bytes of a
+    JSONL file, row groups of a Parquet file, and files where files are taken whole (text, and
+    compressed JSONL). `num_bytes` is about what there is to read, for a measure of progress.
+    """
+
+    number: int
+    format: str
+    files: tuple[int, ...]
+    paths: tuple[str, ...]
+    start: int
+    stop: int
+    num_bytes: int
+
+
+def list_inputs(source: SourceConfig) -> tuple[InputFile, ...]:
+    """The files of a source, in the order of its documents.
+
+    Configured paths in their order; what a directory or a glob holds, in byte order of relative
+    path. `pattern` selects files of directories by name; hidden files are passed over. Where files
+    of two configured paths would have one name, the path's number is put before every name.
+
+    Raises:
+        SourceError: a path that is missing, remote or matches nothing, or a file listed twice.
+    """
+    listed = [list(_expand(source, path)) for path in source.paths]
+    names = [name for files in listed for name, _ in files]
+    ambiguous = len(set(names)) < len(names)
+    inputs: list[InputFile] = []
+    seen: dict[str, str] = {}
+    for number, (configured, files) in enumerate(zip(source.paths, listed, strict=True)):
+        for name, path in files:
+            if path in seen:
+                raise SourceError(
+                    f"source {source.name!r}: {path} is listed twice, by {seen[path]!r} and by "
+                    f"{configured!r}; remove one of the two paths"
+                )
+            seen[path] = configured
+            inputs.append(
+                InputFile(
+                    name=f"{number}/{name}" if ambiguous else name,
+                    path=path,
+                    bytes=os.path.getsize(path),
+                    configured=number,
+                )
+            )
+    return tuple(inputs)
+
+
+def digest_input(path: str | Path) -> str:
+    """XXH3-128 of a file's content, read in blocks, 32 hex digits."""
+    digest = xxhash.xxh3_128()
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def resolve_formats(source: SourceConfig, inputs: Sequence[InputFile]) -> tuple[str, ...]:
+    """Each file's format, (files,): as configured, or for "auto" what file names say.
+
+    A source may mix formats, one configured path may not: a README beside records should not
+    become a document unasked.
+
+    Raises:
+        SourceError: a name that says nothing, or names under one path that say different things.
+    """
+    if source.format != "auto":
+        return (source.format,) * len(inputs)
+    directories = tuple(
+        os.path.join(os.path.abspath(path), "") for path in source.paths if os.path.isdir(path)
+    )
+    kinds = tuple(_format_of(source, file, directories) for file in inputs)
+    first: dict[int, tuple[str, InputFile]] = {}
+    for kind, file in zip(kinds, inputs, strict=True):
+        known, other = first.setdefault(file.configured, (kind, file))
+        if kind != known:
+            raise SourceError(
+                f"source {source.name!r}: path {source.paths[file.configured]!r} mixes formats: "
+                f"{other.name} ({known}), {file.name} ({kind}); set pattern to select files, name "
+                'them as paths of their own, or set format to "jsonl", "parquet" or "text"'
+            )
+    return kinds
+
+
+def plan_splits(
+    source: SourceConfig, inputs: Sequence[InputFile], *, split_bytes: int
+) -> tuple[Split, ...]:
+    """Cut a source into splits of about `split_bytes`.
+
+    Plain JSONL is cut at any byte, Parquet between row groups (by the text column's uncompressed
+    size); text files are grouped whole, and a compressed JSONL file is one split, since it can
+    only be read from its start. An empty JSONL or Parquet file has no split.
+
+    Raises:
+        SourceError: undecidable format, a file that is not Parquet, or one without the text column.
+    """
+    spans = [
+        (kind, span)
+        for kind, rows in groupby(enumerate(resolve_formats(source, inputs)), key=itemgetter(1))
+        for span in _spans(kind, source, [(row, inputs[row]) for row, _ in rows], split_bytes)
+    ]
+    return tuple(
+        Split(
+            number=number,
+            format=kind,
+            files=files,
+            paths=tuple(inputs[file].path for file in files),
+            start=start,
+            stop=stop,
+            num_bytes=num_bytes,
+        )
+        for number, (kind, (files, start, stop, num_bytes)) in enumerate(spans)
+    )
+
+
+def store_key(
+    source: SourceConfig,
+    inputs: Sequence[InputFile],
+    digests: Sequence[str],
+    tokenizer_identity: TokenizerIdentity,
+    split_bytes: int,
+) -> str:
+    """The key of a source's token store, 64 hex digits: a hash over all that its bytes depend on.
+
+    The weight, the epochs and the place of the files are no part of it.
+
+    Args:
+        source: the source.
+        inputs: its files.
+        digests: their digests, (inputs,).
+        tokenizer_identity: vocabulary and policy.
+        split_bytes: what the splits were planned with.
+    """
+    kinds = resolve_formats(source, inputs)
+    return fingerprint(
+        {
+            "version": VERSION,
+            "inputs": [
+                [file.name, file.bytes, digest]
+                for file, digest in zip(inputs, digests, strict=True)
+            ],
+            "formats": kinds,
+            "text_column": None if set(kinds) == {"text"} else source.text_column,
+            "split_bytes": split_bytes,
+            "tokenizer": tokenizer_identity.key_dict(),
+        }
+    )
+
+
+def open_parquet(path: str, text_column: str) -> pq.ParquetFile:
+    """Open a Parquet file that has a text column of strings; the caller closes it.
+
+    Raises:
+        SourceError: not Parquet, no such column, or the column holds something else.
+    """
+    try:
+        file = pq.ParquetFile(path, buffer_size=_READ_BYTES)
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"{path} cannot be read as Parquet: {error}") from error
+    schema = file.schema_arrow
+    column: Any = schema.field(text_column).type if text_column in schema.names else None
+    value_type = column.value_type if isinstance(column, pa.DictionaryType) else column
+    if value_type not in (pa.string(), pa.large_string(), pa.string_view()):
+        file.close()
+        found = "has no such column" if column is None else f"holds {column} there, not strings"
+        raise SourceError(
+            f"{path}: text_column is {text_column!r} but the file {found}; set text_column to one "
+            f"of: {', '.join(schema.names)}"
+        )
+    return file
+
+
+def _expand(source: SourceConfig, configured: str) -> Iterator[tuple[str, str]]:
+    """Names and absolute paths of the files of one configured path, in order."""
+    place = f"source {source.name!r}: path {configured!r}"
+    if "://" in configured:
+        raise SourceError(f"{place} is remote; copy or mount it and give a local path")
+    path = os.path.abspath(configured)
+    if os.path.isfile(path):
+        root, names = os.path.dirname(path), [os.path.basename(path)]
+    elif os.path.isdir(path):
+        root, names = (
+            path,
+            [
+                name
+                for name in _walk(path, "", ())
+                if fnmatchcase(name.rpartition("/")[2], source.pattern)
+            ],
+        )
+        place += f" with pattern {source.pattern!r}"
+    elif glob.has_magic(configured):
+        root = _glob_root(path)
+        found = (match for match in glob.iglob(path, recursive=True) if os.path.isfile(match))
+        names = sorted({os.path.relpath(match, root).replace(os.sep, "/") for match in found})
+    else:
+        raise SourceError(f"{place} does not exist; correct it or create the file")
+    if not names:
+        raise SourceError(f"{place} matches no file; correct it or remove it")
+    for name in sorted(names, key=os.fsencode):
+        if not _is_unicode(name):
+            raise SourceError(f"{place} holds {name!r}, which is not UTF-8; rename the file")
+        yield name, os.path.join(root, name)
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # a byte that the file system could not decode
+        return False
+    return True
+
+
+def _glob_root(path: str) -> str:
+    """The directory above the first wildcard of an absolute glob."""
+    root = path
+    while glob.has_magic(root):
+        root = os.path.dirname(root)
+    return root
+
+
+def _walk(root: str, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
+    """Relative names of all files that are not hidden; linked directories are entered."""
+    real = os.path.realpath(os.path.join(root, prefix))
+    if real in above:
+        raise SourceError(f"{os.path.join(root, prefix)} links to a directory above it; remove it")
+    with os.scandir(real) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                yield from _walk(root, f"{prefix}{entry.name}/", (*above, real))
+            elif entry.is_file():
+                yield prefix + entry.name
+
+
+def _format_of(source: SourceConfig, file: InputFile, directories: tuple[str, ...]) -> str:
+    stem, suffix = os.path.splitext(file.name)
+    if suffix in COMPRESSIONS:
+        suffix = os.path.splitext(stem)[1]
+    if suffix in _JSONL:
+        return "jsonl"
+    if suffix == ".parquet":
+        return "parquet"
+    if suffix in _TEXT or file.path.startswith(directories):
+        return "text"
+    raise SourceError(
+        f"source {source.name!r}: the name of {file.path} does not say what it holds; set format "
+        'to "jsonl", "parquet" or "text"'
+    )
+
+
+def _spans(
+    kind: str, source: SourceConfig, files: Sequence[_Row], split_bytes: int
+) -> Iterator[_Span]:
+    """The splits of consecutive files of one format."""
+    if kind == "text":
+        return _grouped_spans(files, split_bytes)
+    if kind == "parquet":
+        return _row_group_spans(source, files, split_bytes)
+    return _byte_spans(files, split_bytes)
+
+
+def _byte_spans(files: Sequence[_Row], split_bytes: int) -> Iterator[_Span]:
+    for row, file in files:
+        if file.bytes and file.name.endswith(COMPRESSIONS):
+            yield (row,), 0, 1, file.bytes
+            continue
+        for start in range(0, file.bytes, split_bytes):
+            stop = min(start + split_bytes, file.bytes)
+            yield (row,), start, stop, stop - start
+
+
+def _row_group_spans(
+    source: SourceConfig, files: Sequence[_Row], split_bytes: int
+) -> Iterator[_Span]:
+    for row, file in files:
+        sizes = _row_group_bytes(file.path, source.text_column) if file.bytes else []
+        for start, stop in _consecutive(sizes, split_bytes):
+            yield (row,), start, stop, sum(sizes[start:stop])
+
+
+def _grouped_spans(files: Sequence[_Row], split_bytes: int) -> Iterator[_Span]:
+    sizes = [file.bytes for _, file in files]
+    for start, stop in _consecutive(sizes, split_bytes):
+        rows = tuple(row for row, _ in files[start:stop])
+        yield rows, 0, stop - start, sum(sizes[start:stop])
+
+
+def _consecutive(sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
+    """Ranges of consecutive places whose sizes sum to at most `limit`, or of one larger one."""
+    start = total = 0
+    for place, size in enumerate(sizes):
+        if place > start and total + size > limit:
+            yield start, place
+            start, total = place, 0
+        total += size
+    if start < len(sizes):
+        yield start, len(sizes)
+
+
+def _row_group_bytes(path: str, text_column: str) -> list[int]:
+    """Uncompressed bytes of the text column in each row group."""
+    with open_parquet(path, text_column) as file:
+        metadata = file.metadata
+        leaves = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+        column = leaves.index(text_column)
+        return [
+            metadata.row_group(group).column(column).total_uncompressed_size
+            for group in range(metadata.num_row_groups)
+        ]

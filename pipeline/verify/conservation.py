@@ -1,0 +1,216 @@
+"""Conservation: no token of the stream is lost or doubled, and documents stay whole.
+
+Two sorts of all pieces, the tail's included, through buckets on disk. By position, the pieces must
+lie end to end from 0 to the stream's length. By document, the pieces of an epoch must be disjoint,
+and together whole documents in every epoch but the last one of each source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from pipeline.shard.manifest import Manifest
+from pipeline.verify.part import row_group_of
+from pipeline.verify.result import Progress, VerifyError
+from pipeline.verify.spool import Spool
+from pipeline.verify.stores import RawStore
+
+TAIL = -1
+"""`part` of a piece that stands in tail.parquet."""
+PIECE = np.dtype(
+    [
+        ("position", np.int64),
+        ("doc_id", np.int64),
+        ("start", np.int64),
+        ("stop", np.int64),
+        ("source", np.int32),
+        ("epoch", np.int32),
+        ("part", np.int32),
+        ("row", np.int32),
+    ]
+)
+BUCKET_PIECES = 1 << 21
+"""Pieces that a bucket is meant to hold: about 100 MB."""
+
+
+@dataclass
+class StreamCounts:
+    """What the pieces of a segment amount to; a document counts with its first piece."""
+
+    pieces: int = 0
+    tokens: int = 0
+    documents: int = 0
+    cut_documents: int = 0
+    source_tokens: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Tokens by (source, epoch)."""
+
+
+class Conservation:
+    """Collects the pieces of a segment, then checks them.
+
+    Args:
+        manifest: of the set.
+        segment: number of the segment.
+        stores: the sources' checked token stores.
+        scratch: an existing directory for temporary files, about 100 bytes a piece.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        segment: int,
+        stores: list[RawStore],
+        scratch: Path,
+    ) -> None:
+        self._manifest = manifest
+        self._segment = manifest.segments[segment]
+        self._stores = stores
+        self._scratch = scratch
+        pieces = int(manifest.totals["stream_pieces"])
+        tokens = max(1, self._segment.stream_tokens)
+        self._bucket_tokens = max(1, tokens * BUCKET_PIECES // max(1, pieces))
+        self._stream = Spool(scratch, f"stream-{segment}", PIECE)
+        self._documents: dict[tuple[int, int], Spool] = {}
+        self._name = f"documents-{segment}"
+        self.counts = StreamCounts()
+
+    def add(self, pieces: np.ndarray) -> None:
+        """Collect pieces, records of `PIECE`; each was found to lie in its document and stream."""
+        self._stream.add(pieces["position"] // self._bucket_tokens, pieces)
+        for source, epoch in np.unique(pieces[["source", "epoch"]]).tolist():
+            mine = pieces[(pieces["source"] == source) & (pieces["epoch"] == epoch)]
+            key = (source, epoch)
+            if key not in self._documents:
+                name = f"{self._name}-{source}-{epoch}"
+                self._documents[key] = Spool(self._scratch, name, PIECE)
+            self._documents[key].add(self._weight(source, mine["doc_id"]), mine)
+            tokens = int((mine["stop"] - mine["start"]).sum())
+            length = self._stores[source].lengths[mine["doc_id"]]
+            first = mine["start"] == 0
+            self.counts.documents += int(first.sum())
+            self.counts.cut_documents += int((first & (mine["stop"] < length)).sum())
+            self.counts.source_tokens[key] = self.counts.source_tokens.get(key, 0) + tokens
+            self.counts.tokens += tokens
+        self.counts.pieces += len(pieces)
+
+    def check(self, progress: Progress) -> StreamCounts:
+        """Check all that was collected.
+
+        Raises:
+            VerifyError: the first gap or overlap.
+        """
+        self._check_stream(progress)
+        for done, (source, epoch) in enumerate(sorted(self._documents)):
+            progress("documents", done, len(self._documents))
+            self._check_epoch(source, epoch)
+        self._check_epoch_order()
+        progress("documents", len(self._documents), len(self._documents))
+        return self.counts
+
+    def _check_stream(self, progress: Progress) -> None:
+        """Sorted by position, pieces lie end to end."""
+        length, expected = self._segment.stream_tokens, 0
+        buckets = -(-length // self._bucket_tokens)
+        for bucket in range(buckets):
+            progress("stream", bucket, buckets)
+            pieces = self._stream.take(bucket)
+            pieces = pieces[np.argsort(pieces["position"], kind="stable")]
+            stop = pieces["position"] + pieces["stop"] - pieces["start"]
+            before = np.concatenate([[expected], stop[:-1]])
+            wrong = np.flatnonzero(pieces["position"] != before)
+            if len(wrong):
+                piece, end = pieces[wrong[0]], int(before[wrong[0]])
+                what = "overlap" if piece["position"] < end else "leave a gap"
+                self._fail(piece, f"is at stream position {piece['position']}, but the pieces "
+                           f"before it end at {end}: they {what}")  # fmt: skip
+            expected = int(stop[-1]) if len(stop) else expected
+        progress("stream", buckets, buckets)
+        if expected != length:
+            raise VerifyError(
+                f"the pieces of plan and tail end at stream position {expected}, the segment's "
+                f"stream has {length} tokens",
+                path=self._manifest.directory / "tail.parquet",
+            )
+
+    def _check_epoch(self, source: int, epoch: int) -> None:
+        """The pieces of an epoch are disjoint, and whole documents unless it is the last."""
+        store, spool = self._stores[source], self._documents[source, epoch]
+        whole = (source, epoch + 1) in self._documents
+        first, last = 0, store.documents
+        for bucket in range(int(self._weight(source, np.array([last - 1]))[0]) + 1):
+            pieces = spool.take(bucket)
+            stop = self._first_of(source, bucket + 1)
+            self._check_documents(pieces)
+            if whole:
+                self._check_whole(source, epoch, pieces, range(first, stop))
+            first = stop
+
+    def _check_documents(self, pieces: np.ndarray) -> None:
+        pieces = pieces[np.lexsort((pieces["start"], pieces["doc_id"]))]
+        same = np.diff(pieces["doc_id"]) == 0
+        wrong = np.flatnonzero(same & (pieces["start"][1:] < pieces["stop"][:-1]))
+        if len(wrong):
+            before, piece = pieces[wrong[0]], pieces[wrong[0] + 1]
+            self._fail(piece, f"shares tokens with piece [{before['start']}, {before['stop']}) of "
+                       f"{self._place(before)[0]}")  # fmt: skip
+
+    def _check_whole(self, source: int, epoch: int, pieces: np.ndarray, documents: range) -> None:
+        """Disjoint pieces cover the documents of the range if their tokens add up."""
+        covered = np.zeros(len(documents), np.int64)
+        np.add.at(covered, pieces["doc_id"] - documents.start, pieces["stop"] - pieces["start"])
+        length = self._stores[source].lengths[documents.start : documents.stop]
+        wrong = np.flatnonzero(covered != length)
+        if len(wrong):
+            name = self._manifest.sources[source].name
+            raise VerifyError(
+                f"document {documents.start + wrong[0]} of source {name!r} has "
+                f"{length[wrong[0]]} tokens, of which the rows of plan and tail hold "
+                f"{covered[wrong[0]]} in epoch {epoch}, though a later epoch began",
+                path=self._manifest.directory / "plan",
+            )
+
+    def _check_epoch_order(self) -> None:
+        for source, epoch in self._documents:
+            if epoch and (source, epoch - 1) not in self._documents:
+                raise VerifyError(
+                    f"source {self._manifest.sources[source].name!r} is in epoch {epoch}, but "
+                    f"epoch {epoch - 1} holds nothing",
+                    path=self._manifest.directory / "plan",
+                )
+
+    def _weight(self, source: int, doc_id: np.ndarray) -> np.ndarray:
+        """The bucket of documents: a running count of the pieces that they are likely to make."""
+        offsets = self._stores[source].offsets[doc_id]
+        return (doc_id + offsets // self._segment.context_length) // BUCKET_PIECES
+
+    def _first_of(self, source: int, bucket: int) -> int:
+        """The first document of a bucket, by bisection."""
+        low, high = 0, self._stores[source].documents
+        while low < high:
+            middle = (low + high) // 2
+            if self._weight(source, np.array([middle]))[0] < bucket:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _place(self, piece: Any) -> tuple[Path, int | None]:
+        """The file and the row group that hold a piece."""
+        if piece["part"] == TAIL:
+            return self._manifest.directory / "tail.parquet", None
+        path = self._manifest.plan_path(int(piece["part"]))
+        return path, row_group_of(path, int(piece["row"]))
+
+    def _fail(self, piece: Any, message: str) -> NoReturn:
+        path, row_group = self._place(piece)
+        source = self._manifest.sources[piece["source"]].name
+        raise VerifyError(
+            f"row {piece['row']}: piece [{piece['start']}, {piece['stop']}) of document "
+            f"{piece['doc_id']} of source {source!r}, epoch {piece['epoch']}, {message}",
+            path=path,
+            row_group=row_group,
+        )

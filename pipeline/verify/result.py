@@ -1,0 +1,53 @@
+"""What a verification says: the first offence, or what was checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pipeline.shard.tables import FormatError
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with the stage's name, how much of it is done, and how much there is."""
+
+LAWS = (
+    "every file, table and row group is the one its digest names",
+    "every token store is whole, and the one that the plan was made from",
+    "rows stand in order: N micro-batches a step, none empty, workload not increasing",
+    "tokens, pieces, piece lengths and displacements keep their bounds",
+    "workloads, targets and step totals are what their pieces give",
+    "shards say what the plan says, with the token stores' tokens and true next tokens",
+    "every stream token is in exactly one piece of one row, or in the tail",
+    "pieces of an epoch are disjoint, and whole documents for every epoch but a source's last",
+    "the tail is less than a step",
+    "CP plans give every token to exactly one rank, in even shares",
+)
+"""What `verify` establishes, in the order in which it is checked."""
+
+
+class VerifyError(FormatError):
+    """A law is broken; the message names the file and, in a part, the row group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What was checked: all of it was found right.
+
+    Args:
+        files: files of the set and of its token stores, the manifest included.
+        bytes: their bytes.
+        row_groups: row groups of the plan, the shards and the CP plans, footers not counted.
+        rows: micro-batches.
+        pieces: pieces of all micro-batches and the tail.
+        tokens: tokens of all micro-batches, each compared with its token store.
+        laws: what holds, a sentence a law.
+    """
+
+    files: int
+    bytes: int
+    row_groups: int
+    rows: int
+    pieces: int
+    tokens: int
+    laws: tuple[str, ...] = LAWS

@@ -1,0 +1,310 @@
+"""Each token is on one rank, ranks hold equally many, and the plan says what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from packer.context_parallel import STRATEGIES, CPPlan, plan_context_parallel
+from packer.cp_kernels import tile_area
+from packer.cp_measures import CPBalance, CPMeter
+from packer.workload import SCALE, Workload
+from tests import reference_cp as slow
+
+WORKLOAD = Workload(crossover=1000)
+Rows = Sequence[Sequence[int]]
+
+
+def ragged(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Rows as read-only values and offsets, the way a file's map hands them over."""
+    tokens = np.array([length for row in rows for length in row], dtype=np.int64)
+    offsets = np.cumsum([0] + [len(row) for row in rows], dtype=np.int64)
+    tokens.flags.writeable = offsets.flags.writeable = False
+    return tokens, offsets
+
+
+def plan(rows: Rows, cp_size: int, strategy: str, workload: Workload = WORKLOAD) -> CPPlan:
+    return plan_context_parallel(
+        *ragged(rows), cp_size=cp_size, strategy=strategy, workload=workload
+    )
+
+
+def chunks(plan: CPPlan, row: int) -> list[slow.Chunk]:
+    one = plan.rows(row, row + 1)
+    columns = (one.cp_rank, one.piece, one.start, one.stop)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def balance(rows: Rows, plan: CPPlan) -> CPBalance:
+    meter = CPMeter()
+    meter.add(plan, *ragged(rows))
+    return meter.result()
+
+
+def picture(plan: CPPlan, row: int, pieces: Sequence[int]) -> str:
+    """Each token's rank, pieces apart: "0110 000111111000"."""
+    owners = [["."] * length for length in pieces]
+    for rank, piece, start, stop in chunks(plan, row):
+        for i in range(start, stop):
+            assert owners[piece][i] == ".", "a token on two ranks"
+            owners[piece][i] = str(rank)
+    return " ".join("".join(owner) for owner in owners)
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+
+def test_per_document_gives_every_rank_a_mirrored_pair_of_every_piece() -> None:
+    got = plan([[4, 12]], 2, "per_document")
+    assert picture(got, 0, [4, 12]) == "0110 000111111000"
+    assert chunks(got, 0) == [
+        (0, 0, 0, 1), (0, 0, 3, 4), (0, 1, 0, 3), (0, 1, 9, 12),
+        (1, 0, 1, 3), (1, 1, 3, 9),
+    ]  # fmt: skip
+    # Exact causal work: rank 0 has rows 1, 4 and 1..3, 10..12; rank 1 has 2, 3 and 4..9.
+    work = [sum(stop * (stop + 1) - start * (start + 1) for r, _, start, stop in chunks(got, 0)
+                if r == rank) // 2 for rank in range(2)]  # fmt: skip
+    assert work == [44, 44]
+
+
+def test_per_sequence_gives_every_rank_a_mirrored_pair_of_the_sequence() -> None:
+    got = plan([[4, 12]], 2, "per_sequence")
+    assert picture(got, 0, [4, 12]) == "0000 111111110000"
+    assert chunks(got, 0) == [(0, 0, 0, 4), (0, 1, 8, 12), (1, 1, 0, 8)]
+    work = [10 + 9 + 10 + 11 + 12, sum(range(1, 9))]
+    assert work == [52, 36]  # the mirrored pair is not even where pieces begin anew
+
+
+def test_per_document_deals_the_remainder_on_from_piece_to_piece() -> None:
+    # Slots 0 1 2 3 belong to ranks 0 1 1 0. Three pieces of 5: the odd token goes to slots 0, 1, 2.
+    assert picture(plan([[5, 5, 5]], 2, "per_document"), 0, [5, 5, 5]) == "00110 01110 01110"
+    # 7 = 4 + 3 takes slots 0, 1, 2, so the next 7 goes on with slots 3, 0, 1.
+    assert picture(plan([[7, 7]], 2, "per_document"), 0, [7, 7]) == "0011110 0011100"
+
+
+def test_each_micro_batch_starts_its_own_deal() -> None:
+    together = plan([[1], [1], [1, 1, 1]], 2, "per_document")
+    assert [picture(together, row, pieces) for row, pieces in enumerate([[1], [1], [1, 1, 1]])] == [
+        "0",
+        "0",
+        "0 1 1",
+    ]
+
+
+def test_fewer_tokens_than_ranks_leave_ranks_without_work() -> None:
+    for strategy in STRATEGIES:
+        got = plan([[2, 1]], 8, strategy)
+        assert picture(got, 0, [2, 1]) == "01 2"
+        assert (got.predicted[0] > 0).tolist() == [True] * 3 + [False] * 5
+
+
+def test_one_rank_holds_whole_pieces() -> None:
+    for strategy in STRATEGIES:
+        assert chunks(plan([[300, 1, 7]], 1, strategy), 0) == [
+            (0, 0, 0, 300), (0, 1, 0, 1), (0, 2, 0, 7)
+        ]  # fmt: skip
+
+
+def test_tiles_begin_at_the_chunk_and_are_padded_to_128_keys() -> None:
+    assert tile_area(0, 1) == 128 * 128
+    assert tile_area(0, 128) == 128 * 128
+    assert tile_area(0, 129) == 128 * (128 + 256)
+    # Rows 100..227 end in key tile 2, rows 228..299 in key tile 3.
+    assert tile_area(100, 300) == 128 * (256 + 384)
+    assert tile_area(127, 129) == 128 * 256
+
+
+def test_predicted_work_is_tokens_plus_attention_in_units_of_workload() -> None:
+    # At cp 2 rank 0 has tokens 0..255 and 768..1023, rank 1 the middle 512.
+    got = plan([[1024]], 2, "per_document", Workload(crossover=4096))
+    outer = 128 * (128 + 256) + 128 * (896 + 1024)
+    middle = 128 * (384 + 512 + 640 + 768)
+    assert outer == middle  # aligned to tiles, the mirrored pair is exactly even
+    assert got.predicted.tolist() == [[SCALE * 512 + 2 * SCALE * outer // 4096] * 2]
+    # Together they are what the piece costs, but for the tiles on the diagonal.
+    whole = int(Workload(crossover=4096).of(np.array([1024]))[0])
+    assert whole < got.predicted.sum() < 1.05 * whole
+
+
+def test_measures_of_a_plan_that_can_be_worked_out_by_hand() -> None:
+    # Of 512 tokens rank 0 takes the first and the last 128, rank 1 the 256 in the middle.
+    rows = [[256, 256]]
+    got = plan(rows, 2, "per_sequence")
+    assert chunks(got, 0) == [(0, 0, 0, 128), (0, 1, 128, 256), (1, 0, 128, 256), (1, 1, 0, 128)]
+    tile = 128 * 128
+    found = balance(rows, got)
+    assert found.cp_attention == (1 + 2) * tile / (2 * 3 * tile / 2) == 1.0
+    assert found.cp_tokens == 1.0
+    assert found.tile_waste == 6 * tile / (2 * 256 * 257 / 2)
+    assert found.kv_cut == 1.0
+    # Rank 0 lacks the first half of piece 1, rank 1 of piece 0; an all-gather brings 512.
+    assert found.kv_needed == (128 + 128) / 512
+
+
+def test_sums_are_divided_not_ratios_averaged() -> None:
+    rows = [[4000], [10, 10, 2000]]
+    both = plan(rows, 4, "per_sequence")
+    meter = CPMeter()
+    for row in range(2):
+        meter.add(both.rows(row, row + 1), *ragged(rows[row : row + 1]))
+    assert meter.result() == balance(rows, both)
+    separate = [balance(rows[i : i + 1], both.rows(i, i + 1)).cp_attention for i in range(2)]
+    assert min(separate) < meter.result().cp_attention < max(separate)
+    assert meter.result().cp_attention != sum(separate) / 2
+
+
+# --- laws ----------------------------------------------------------------------------------------
+
+ANY_ROW = st.lists(st.one_of(st.integers(1, 4), st.integers(1, 700)), min_size=1, max_size=12)
+
+
+@st.composite
+def any_rows(draw: st.DrawFn) -> tuple[list[list[int]], int]:
+    """Rows of any lengths, or of lengths about the number of chunk slots."""
+    cp_size = draw(st.integers(1, 9))
+    near = st.lists(st.integers(1, 6 * cp_size), min_size=1, max_size=12)
+    return draw(st.lists(st.one_of(ANY_ROW, near), min_size=1, max_size=4)), cp_size
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(any_rows())
+@example(([[1]], 9))
+@example(([[1] * 40], 4))
+@settings(max_examples=100, deadline=None)
+def test_plans_equal_their_slow_twins_and_keep_the_law(
+    strategy: str, case: tuple[list[list[int]], int]
+) -> None:
+    rows, cp_size = case
+    got = plan(rows, cp_size, strategy)
+    assert got.num_rows == len(rows)
+    assert got.strategy == (strategy,) * len(rows)
+    for row, pieces in enumerate(rows):
+        expected = slow.chunks_of(slow.TWINS[strategy](pieces, cp_size))
+        assert chunks(got, row) == expected
+        assert got.predicted[row].tolist() == slow.predicted(expected, cp_size, WORKLOAD.crossover)
+        check_law(pieces, expected, cp_size)
+    found = balance(rows, got).as_dict()
+    assert found == slow.measures(rows, [chunks(got, row) for row in range(len(rows))], cp_size)
+
+
+def check_law(pieces: Sequence[int], chunks: Sequence[slow.Chunk], cp_size: int) -> None:
+    """Tiles every token once, within one token a rank, sorted, maximal, none empty."""
+    covered = sorted((piece, i) for _, piece, start, stop in chunks for i in range(start, stop))
+    assert covered == slow.tokens_of(pieces)
+    loads = [sum(e - s for r, _, s, e in chunks if r == rank) for rank in range(cp_size)]
+    assert max(loads) - min(loads) <= 1
+    assert list(chunks) == sorted(chunks)
+    assert all(start < stop for _, _, start, stop in chunks)
+    ends = {(rank, piece, stop) for rank, piece, _, stop in chunks}
+    assert not any((rank, piece, start) in ends for rank, piece, start, _ in chunks)
+
+
+def test_every_length_to_three_rounds_of_slots_is_within_one_token_a_rank() -> None:
+    joined = 0  # no slot has more than 3 tokens, so longer chunks were joined
+    for cp_size in (2, 3, 4, 8):
+        rows = [[length, 1, length] for length in range(1, 3 * 2 * cp_size + 1)]
+        for strategy in STRATEGIES:
+            got = plan(rows, cp_size, strategy)
+            for row, pieces in enumerate(rows):
+                check_law(pieces, chunks(got, row), cp_size)
+            joined += int(np.sum(got.stop - got.start > 3))
+    assert joined > 0
+
+
+@given(start=st.integers(0, 5000), tokens=st.integers(1, 3000))
+@settings(deadline=None)
+def test_area_of_tiles_equals_the_loop_over_tiles(start: int, tokens: int) -> None:
+    assert tile_area(start, start + tokens) == slow.tile_area(start, start + tokens)
+
+
+def test_rows_do_not_depend_on_their_neighbours() -> None:
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(1, 900, rng.integers(1, 30)).tolist() for _ in range(40)]
+    for strategy in STRATEGIES:
+        together = plan(rows, 6, strategy)
+        for row in (0, 17, 39):
+            alone = plan(rows[row : row + 1], 6, strategy)
+            assert chunks(alone, 0) == chunks(together, row)
+            assert np.array_equal(alone.predicted[0], together.predicted[row])
+
+
+def test_per_document_is_even_where_per_sequence_is_not() -> None:
+    rng = np.random.default_rng(4)
+    rows = []
+    for _ in range(60):  # one long piece at a random place among many short ones
+        short = rng.integers(200, 2000, 20).tolist()
+        rows.append([*short[:10], 40_000, *short[10:]] if rng.random() < 0.5 else [40_000, *short])
+    by = {name: balance(rows, plan(rows, 8, name)) for name in STRATEGIES}
+    assert by["per_document"].cp_attention < 1.2 < 1.4 < by["per_sequence"].cp_attention
+    assert by["per_document"].kv_cut == 1.0 > by["per_sequence"].kv_cut
+    assert by["per_document"].kv_needed > by["per_sequence"].kv_needed
+    assert by["per_document"].tile_waste > by["per_sequence"].tile_waste
+
+
+def test_the_longest_row_fits_the_arithmetic() -> None:
+    for strategy in STRATEGIES:
+        got = plan([[1 << 26]], 2, strategy, Workload(crossover=1))
+        assert got.predicted[0].tolist() == slow.predicted(chunks(got, 0), 2, crossover=1)
+        assert got.predicted.min() > 1 << 58
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "cp_size", "strategy", "message"),
+    [
+        ([[1]], 0, "per_document", "cp_size is 0"),
+        ([[1]], 2, "per_token", "known are per_sequence, per_document"),
+        ([[4], []], 2, "per_document", "without pieces"),
+        ([[4, 0]], 2, "per_document", "shortest piece has 0 tokens"),
+        ([[1 << 26, 1]], 2, "per_sequence", "longest micro-batch 67108865"),
+    ],
+)
+def test_nonsense_is_refused(rows: Rows, cp_size: int, strategy: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(rows, cp_size, strategy)
+
+
+def test_offsets_must_span_the_pieces() -> None:
+    for offsets in ([], [0], [1, 2], [0, 3]):
+        with pytest.raises(ValueError, match="from 0 to 2"):
+            plan_context_parallel(
+                np.array([5, 5]),
+                np.array(offsets, dtype=np.int64),
+                cp_size=2,
+                strategy="per_document",
+                workload=WORKLOAD,
+            )
+
+
+def test_no_micro_batches_make_an_empty_plan() -> None:
+    for strategy in STRATEGIES:
+        got = plan([], 4, strategy)
+        assert (got.num_rows, len(got.cp_rank), got.predicted.shape) == (0, 0, (0, 4))
+
+
+def test_a_meter_takes_one_degree_and_something_to_measure() -> None:
+    meter = CPMeter()
+    with pytest.raises(ValueError, match="no micro-batch was measured"):
+        meter.result()
+    meter.add(plan([[8]], 2, "per_document"), *ragged([[8]]))
+    with pytest.raises(ValueError, match="degree 4 after 2"):
+        meter.add(plan([[8]], 4, "per_document"), *ragged([[8]]))
+    with pytest.raises(ValueError, match="3 row_offsets for 1 micro-batches"):
+        meter.add(plan([[8]], 2, "per_document"), *ragged([[8], [8]]))
+
+
+def test_a_plan_of_the_wrong_types_is_refused() -> None:
+    good = plan([[8]], 2, "per_document")
+    with pytest.raises(ValueError, match=r"CPPlan.piece is int64\[3\]; it must be int32\[3\]"):
+        replace(good, piece=good.piece.astype(np.int64))
+    with pytest.raises(ValueError, match=r"CPPlan.predicted is int64\[1, 2\]"):
+        replace(good, cp_size=3)
+    with pytest.raises(ValueError, match="2 strategies for 1 micro-batches"):
+        replace(good, strategy=("per_document", "per_sequence"))

@@ -1,0 +1,110 @@
+"""The configuration rejects nonsense at the edge and says what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import ConfigError, RunConfig, fingerprint, load_config, parse_config
+
+SMALL = """
+[tokenizer]
+path = "tokenizer.json"
+
+[[sources]]
+name = "a"
+paths = ["a.jsonl"]
+
+[packing]
+num_micro_batches = 4
+context_length = 1000
+
+[workload]
+crossover = 100
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_defaults_are_resolved(config_file: Path) -> None:
+    config = load_config(config_file)
+    assert config.packing.bound == 1250
+    assert config.packing.policy == "wlb"
+    assert config.at_source_end == "drop"  # no weights: every document is used
+
+
+def test_with_weights_the_stream_stops_so_that_the_mixture_holds(config_file: Path) -> None:
+    assert load_config(config_file, ("sources.0.weight=2.0",)).at_source_end == "stop"
+
+
+def test_overrides_are_toml_values_and_bare_words(config_file: Path) -> None:
+    config = load_config(
+        config_file, ("packing.max_tokens=2000", "packing.policy=reorder", "mixture.seed=7")
+    )
+    assert (config.packing.bound, config.packing.policy, config.mixture.seed) == (
+        2000,
+        "reorder",
+        7,
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("packing.contxt_length=5", ["packing.contxt_length", "did you mean 'context_length'"]),
+        ("sources.0.wieght=1.0", ["sources.0.wieght", "did you mean 'weight'"]),
+        ("workload.modle_config=x", ["did you mean 'model_config'"]),
+        ("zzz=1", ["zzz", "known here", "tokenizer"]),
+        ("packing.context_length='long'", ["packing.context_length", "integer"]),
+        ("packing.max_tokens=999", ["999", "at least context_length 1000"]),
+        ("workload.model_config='m.json'", ["exactly one of crossover and model_config"]),
+        ("context_parallel.sizes=[1,2]", ["at least 2"]),
+        ("parallel.dp_size=3", ["dp_size 3 does not divide", "4"]),
+        ("sources.0.name='../a'", ["sources.0.name"]),
+        ("packing", ["expected table.key=value"]),
+        ("sources.5.name=b", ["no table '5'"]),
+    ],
+)
+def test_mistakes_say_what_is_allowed(config_file: Path, override: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(config_file, (override,))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_missing_keys_and_broken_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    with pytest.raises(ConfigError, match="No such file"):
+        load_config(path)
+    path.write_text("[tokenizer")
+    with pytest.raises(ConfigError, match="not TOML"):
+        load_config(path)
+    path.write_text("[tokenizer]\npath = 'x'\n")
+    with pytest.raises(ConfigError, match="sources: Field required"):
+        load_config(path)
+
+
+def test_all_sources_are_weighted_or_none(config_file: Path) -> None:
+    text = config_file.read_text() + '\n[[sources]]\nname = "b"\npaths = ["b"]\nweight = 1.0\n'
+    config_file.write_text(text)
+    with pytest.raises(ConfigError, match="every source a weight, or none"):
+        load_config(config_file)
+
+
+def test_a_dumped_configuration_reads_back_the_same(config_file: Path) -> None:
+    config = load_config(config_file)
+    dumped = config.model_dump(mode="json", by_alias=True, exclude={"job"})
+    again = parse_config(dumped, name="manifest")
+    assert isinstance(again, RunConfig)
+    assert again == config
+
+
+def test_fingerprints_do_not_depend_on_the_order_of_keys() -> None:
+    assert fingerprint({"a": 1, "b": [2, 3]}) == fingerprint({"b": [2, 3], "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})

@@ -1,0 +1,57 @@
+"""A part exists when the ledger says so, whatever a crash left of the ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.ledger import Ledger
+
+
+def test_receipts_come_back_under_their_key_only(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger") as ledger:
+        ledger.record("key", "part-0", {"bytes": 3})
+    with Ledger(tmp_path / "ledger") as ledger:
+        assert ledger.receipt("key", "part-0") == {"bytes": 3}
+        assert ledger.receipt("other key", "part-0") is None
+        assert ledger.receipt("key", "part-1") is None
+
+
+@pytest.mark.parametrize("torn", range(1, 60, 7))
+def test_a_torn_last_line_is_as_if_it_had_not_been_written(tmp_path: Path, torn: int) -> None:
+    path = tmp_path / "ledger"
+    with Ledger(path) as ledger:
+        ledger.record("key", "0", {"n": 0})
+        ledger.record("key", "1", {"n": 1})
+    path.write_bytes(path.read_bytes()[:-torn])
+    with Ledger(path) as ledger:
+        assert ledger.receipt("key", "0") == {"n": 0}
+        assert ledger.receipt("key", "1") is None
+        ledger.record("key", "2", {"n": 2})
+    with Ledger(path) as ledger:
+        assert ledger.receipt("key", "2") == {"n": 2}
+
+
+def test_nothing_after_a_damaged_line_is_believed(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    with Ledger(path) as ledger:
+        for unit in "012":
+            ledger.record("key", unit, {})
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1].replace(b'"1"', b'"7"')
+    path.write_bytes(b"".join(lines))
+    with Ledger(path) as ledger:
+        assert ledger.receipt("key", "0") == {}
+        assert ledger.receipt("key", "7") is None
+        assert ledger.receipt("key", "2") is None
+
+
+def test_the_last_receipt_of_a_unit_counts(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger") as ledger:
+        ledger.record("key", "0", {"try": 1})
+        ledger.record("key", "0", {"try": 2})
+    with Ledger(tmp_path / "ledger") as ledger:
+        assert ledger.receipt("key", "0") == {"try": 2}
+        ledger.remove()
+    assert not (tmp_path / "ledger").exists()

@@ -1,0 +1,258 @@
+"""The reader, on a set that was written by hand from docs/FORMAT.md."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.shard.manifest import FormatError, load_manifest
+from pipeline.shard.micro_batch import MicroBatch
+from pipeline.shard.reader import Reader, open_plan, open_shards
+from tests.fixture_files import byte_ranges
+from tests.fixture_set import PARTS, SetData, document_tokens, length_of, make_set
+
+STEPS, SLOTS = sum(PARTS), 2
+
+
+@pytest.fixture(scope="module")
+def data() -> SetData:
+    return make_set()
+
+
+@pytest.fixture(scope="module")
+def directory(data: SetData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return data.write(tmp_path_factory.mktemp("reader") / "set")
+
+
+@pytest.fixture(params=[open_shards, open_plan])
+def reader(request: pytest.FixtureRequest, directory: Path) -> Reader:
+    return request.param(directory)
+
+
+def everything(reader: Reader) -> list[MicroBatch]:
+    return [reader.micro_batch(step, slot) for step in range(STEPS) for slot in range(SLOTS)]
+
+
+def test_both_backends_read_what_was_written(reader: Reader, data: SetData):
+    rows = {name: data.shards[0][name] + data.shards[1][name] for name in data.shards[0]}
+    for row, micro_batch in enumerate(everything(reader)):
+        for name, values in rows.items():
+            assert np.array_equal(getattr(micro_batch, name), values[row]), name
+        assert micro_batch.tokens.dtype == np.uint16
+        assert np.count_nonzero(micro_batch.labels != -100) == micro_batch.num_targets
+
+
+def test_every_label_is_the_documents_next_token(reader: Reader, data: SetData):
+    ends = continued = 0
+    for micro_batch in everything(reader):
+        for i, source in enumerate(micro_batch.source.tolist()):
+            doc_id, start = int(micro_batch.doc_id[i]), int(micro_batch.doc_start[i])
+            length = length_of({"source": source, "doc_id": doc_id})
+            document = [*document_tokens(source, doc_id, length), -100]
+            first, stop = micro_batch.cu_seqlens[i : i + 2].tolist()
+            labels = micro_batch.labels[first:stop].tolist()
+            assert labels == document[start + 1 : start + 1 + stop - first]
+            ends, continued = ends + (labels[-1] == -100), continued + (labels[-1] != -100)
+    assert ends
+    assert continued  # pieces that end inside their document did occur
+
+
+@pytest.mark.parametrize("cp_size", [1, 2])
+@pytest.mark.parametrize("dp_size", [1, 2])
+def test_ranks_together_run_every_token_once(reader: Reader, dp_size: int, cp_size: int):
+    for step in range(STEPS):
+        tokens, targets, slots = [], 0, []
+        for dp_rank in range(dp_size):
+            shapes = reader.shapes(step, dp_rank=dp_rank, dp_size=dp_size, cp_size=cp_size)
+            for cp_rank in range(cp_size):
+                views = reader.micro_batches(
+                    step, dp_rank=dp_rank, dp_size=dp_size, cp_rank=cp_rank, cp_size=cp_size
+                )
+                for index, view in enumerate(views):
+                    slots.append(view.slot)
+                    tokens += view.tokens.tolist()
+                    targets += view.num_targets
+                    assert shapes[index, cp_rank] == len(view.tokens)
+        assert sorted(slots) == sorted([*range(SLOTS)] * cp_size)
+        whole = np.concatenate([reader.micro_batch(step, slot).tokens for slot in range(SLOTS)])
+        assert sorted(tokens) == sorted(whole.tolist())
+        assert targets == reader.global_targets(step)
+
+
+def test_slots_are_dealt_back_and_forth(reader: Reader):
+    slots = [view.slot for view in reader.micro_batches(0, dp_rank=0, dp_size=1)]
+    assert slots == [0, 1]
+    for dp_rank in range(2):
+        views = list(reader.micro_batches(3, dp_rank=dp_rank, dp_size=2))
+        assert [(view.step, view.slot) for view in views] == [(3, dp_rank)]
+
+
+def test_any_step_can_be_read_first(directory: Path):
+    last = open_shards(directory).micro_batch(STEPS - 1, 0)
+    assert (last.step, last.slot) == (STEPS - 1, 0)
+    assert open_shards(directory).num_steps == STEPS
+
+
+def test_cached_rows_cannot_be_changed_by_a_caller(directory: Path):
+    with pytest.raises(ValueError, match="read-only"):
+        open_shards(directory).micro_batch(0, 0).tokens[0] = 1
+
+
+def test_a_dp_size_that_does_not_divide_the_step_is_refused(reader: Reader):
+    with pytest.raises(ValueError, match=r"dp_size 3 does not divide the 2 .* use one of \[1, 2\]"):
+        reader.micro_batches(0, dp_rank=0, dp_size=3)
+
+
+def test_a_cp_size_without_a_plan_names_the_command_that_makes_one(reader: Reader, directory: Path):
+    with pytest.raises(ValueError, match=f"steelyard replan {directory} --cp-size 4"):
+        reader.micro_batches(0, dp_rank=0, dp_size=1, cp_size=4)
+    with pytest.raises(ValueError, match=r"only of \[1, 2\]"):
+        reader.shapes(0, dp_rank=0, dp_size=1, cp_size=3)
+
+
+@pytest.mark.parametrize(
+    ("step", "slot", "message"),
+    [(STEPS, 0, r"not in 0\.\.7"), (-1, 0, "step -1"), (0, 2, r"slot 2 is not in 0\.\.1")],
+)
+def test_a_place_that_does_not_exist_is_refused(reader: Reader, step: int, slot: int, message: str):
+    with pytest.raises(ValueError, match=message):
+        reader.micro_batch(step, slot)
+    with pytest.raises(ValueError, match="not in"):
+        reader.micro_batches(0, dp_rank=2, dp_size=2)
+    with pytest.raises(ValueError, match="not in"):
+        reader.micro_batches(0, dp_rank=0, dp_size=2, cp_rank=2, cp_size=2)
+
+
+def test_manifest_helpers_find_steps_segments_and_parts(directory: Path, data: SetData):
+    manifest = load_manifest(directory)
+    assert manifest.num_steps == STEPS
+    assert [manifest.part_of(step) for step in range(STEPS)] == [0] * PARTS[0] + [1] * PARTS[1]
+    assert [manifest.first_step_of(part) for part in range(2)] == [0, PARTS[0]]
+    assert manifest.segment_of(STEPS - 1) is manifest.segments[0]
+    assert manifest.cp_path(1, 2) == directory / "cp=2/00001.parquet"
+    assert manifest.store_path(0).is_dir()
+    assert manifest.workload.crossover == data.manifest["workload"]["crossover"]
+    with pytest.raises(ValueError, match="step 8 is not in"):
+        manifest.segment_of(STEPS)
+
+
+def read_all(reader: Reader) -> None:
+    everything(reader)
+    for step in range(STEPS):
+        list(reader.micro_batches(step, dp_rank=0, dp_size=1, cp_rank=1, cp_size=2))
+
+
+@pytest.mark.parametrize("folder", ["shards", "plan", "cp=2"])
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_flipped_bit_is_found_on_reading_and_its_row_group_named(
+    tmp_path: Path, data: SetData, folder: str, part: int
+):
+    directory = data.write(tmp_path)
+    path = directory / folder / f"0000{part}.parquet"
+    intact = path.read_bytes()
+    open_set = open_plan if folder == "plan" else open_shards
+    groups = []
+    for group, _, offset, length in byte_ranges(path):
+        damaged = bytearray(intact)
+        damaged[offset + length // 2] ^= 8
+        path.write_bytes(damaged)
+        with pytest.raises(FormatError, match=str(path)) as caught:
+            read_all(open_set(directory))
+        assert caught.value.row_group == group
+        assert ("footer" if group == -1 else f"row group {group}") in str(caught.value)
+        groups.append(group)
+    assert -1 in groups
+    assert len(groups) > 2
+
+
+def test_intact_row_groups_of_a_damaged_file_are_still_read(tmp_path: Path, data: SetData):
+    directory = data.write(tmp_path)
+    path = directory / "shards/00000.parquet"
+    damaged = bytearray(path.read_bytes())
+    _, first_row, offset, _ = byte_ranges(path)[-2]
+    damaged[offset] ^= 1
+    path.write_bytes(damaged)
+    reader = open_shards(directory)
+    assert reader.micro_batch(0, 0).slot == 0
+    with pytest.raises(FormatError):
+        reader.micro_batch(*divmod(first_row, SLOTS))
+
+
+def test_a_part_that_is_missing_or_cut_short_is_named(tmp_path: Path, data: SetData):
+    directory = data.write(tmp_path)
+    path = directory / "shards/00001.parquet"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(FormatError, match=r"shards/00001.parquet: has \d+ bytes"):
+        open_shards(directory).micro_batch(STEPS - 1, 0)
+    path.unlink()
+    with pytest.raises(FormatError, match=r"shards/00001.parquet: cannot be read"):
+        open_shards(directory).micro_batch(STEPS - 1, 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "manifest.sha256", "files.parquet", "steps.parquet"]
+)
+def test_damage_beside_the_parts_stops_the_opening(tmp_path: Path, data: SetData, name: str):
+    directory = data.write(tmp_path)
+    damaged = bytearray((directory / name).read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (directory / name).write_bytes(damaged)
+    with pytest.raises(FormatError, match=str(directory)):
+        load_manifest(directory)
+    (directory / name).unlink()
+    with pytest.raises(FormatError, match=f"{name}: cannot be read"):
+        load_manifest(directory)
+
+
+def test_damaged_row_group_digests_stop_the_opening(tmp_path: Path, data: SetData):
+    directory = data.write(tmp_path)
+    damaged = bytearray((directory / "row_groups.parquet").read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (directory / "row_groups.parquet").write_bytes(damaged)
+    with pytest.raises(FormatError, match=r"row_groups.parquet: its SHA-256"):
+        open_shards(directory)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "format version 2 is newer than 1.*use a newer steelyard"),
+        ({"version": "1"}, "must be a positive integer"),
+        ({"format": "other"}, "is not a steelyard manifest"),
+        ({"dtype": "int8"}, "dtype is 'int8'"),
+        ({"micro_batch_order": "zigzag"}, "'zigzag' is not known"),
+        ({"segments": [{}]}, "a field is missing or malformed"),
+        ({"digests": None}, "holds no digests"),
+    ],
+)
+def test_a_manifest_of_another_kind_is_refused(
+    tmp_path: Path, data: SetData, change: dict[str, object], message: str
+):
+    directory = data.write(tmp_path)
+    text = json.dumps(data.manifest | change)
+    (directory / "manifest.json").write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (directory / "manifest.sha256").write_text(digest + "\n")
+    with pytest.raises(FormatError, match=message):
+        load_manifest(directory)
+
+
+def test_the_plan_is_not_read_over_another_token_store(tmp_path: Path, data: SetData):
+    directory = data.write(tmp_path)
+    identity = directory / data.manifest["sources"][1]["store"] / "source.json"
+    identity.write_text(identity.read_text() + " ")
+    with pytest.raises(FormatError, match="is not the token store of source 'web'"):
+        open_plan(directory)
+    open_shards(directory)  # which needs no token store
+
+
+def test_reading_needs_neither_numba_nor_ray():
+    code = (
+        "import sys, pipeline.shard.reader; "
+        "assert not {'numba', 'ray', 'torch', 'pydantic'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -1,0 +1,215 @@
+"""Every law of rows, broken on purpose in a set whose digests are right: verify speaks."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.verify import VerifyReport, verify
+from tests.changes import CP, PLAN, SHARD, Change, add, both, broken, put, segment, swap_slots
+from tests.fixture_set import SetData, make_set
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A valid set; tests that damage it use a copy of their own."""
+    return make_set().write(tmp_path_factory.mktemp("verify") / "set")
+
+
+def test_a_valid_set_passes_and_everything_in_it_is_counted(directory: Path):
+    calls: list[tuple[str, int, int]] = []
+    report = verify(directory, progress=lambda *call: calls.append(call))
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    assert report == VerifyReport(
+        files=len(files),
+        bytes=sum(path.stat().st_size for path in files),
+        row_groups=15,
+        rows=16,
+        pieces=27,
+        tokens=241,
+    )
+    assert len(report.laws) == 10
+    assert {stage for stage, done, total in calls if done == total} == {
+        "files", "store books", "store web", "parts", "stream", "documents",
+    }  # fmt: skip
+
+
+def test_the_fixture_holds_the_rare_cases():
+    data = make_set()
+    plan = {name: data.plan[0][name] + data.plan[1][name] for name in data.plan[0]}
+    displacement = [
+        abs(step - position // 32)
+        for step, positions in zip(plan["step"], plan["position"], strict=True)
+        for position in positions
+    ]
+    assert max(displacement) > 0
+    assert plan["workload"][6] == plan["workload"][7]  # a tie inside step 3
+    assert max(map(max, plan["epoch"])) == 1
+    assert any(max(starts) > 0 for starts in plan["doc_start"])
+    assert data.manifest["totals"]["tail_pieces"]
+    assert data.manifest["totals"]["unselected_tokens"]
+    labels = [label for part in data.shards for row in part["last_labels"] for label in row]
+    assert -100 in labels
+    assert max(labels) > 0
+
+
+# --- Law: rows stand in order, within bounds, and sums are what their pieces give.
+PLAN_LAWS: dict[str, tuple[Change, str]] = {
+    "steps ascend": (add("plan", "step", 2), "must be step 1, slot 0"),
+    "slots ascend": (put("plan", "slot", 0, 1), "must be step 0, slot 0"),
+    "no row is empty": (
+        both(
+            put("plan", "cu_seqlens", 1, [0]),
+            *(
+                put("plan", name, 1, [])
+                for name in ("source", "epoch", "doc_id", "doc_start", "doc_stop", "position")
+            ),
+        ),
+        "holds no piece",
+    ),
+    "lists of a row are of one length": (put("plan", "epoch", 1, [0]), "different lengths"),
+    "boundaries are one more": (put("plan", "cu_seqlens", 1, [0, 16]), "one entry more"),
+    "boundaries start at 0": (put("plan", "cu_seqlens", 1, 1, 0), "must start at 0"),
+    "boundaries are the pieces": (add("plan", "cu_seqlens", 1, 1), "by 'cu_seqlens'"),
+    "the source exists": (put("plan", "source", 1, 2, 0), "not one of the segment's"),
+    "the source is the segment's": (
+        lambda data: data.manifest["segments"][0]["sources"].pop(),
+        "not one of the segment's",
+    ),
+    "the epoch may be": (put("plan", "epoch", 1, 2, 0), "not below max_epochs"),
+    "the document exists": (put("plan", "doc_id", 1, 10, 0), "not in the token store"),
+    "a piece lies in its document": (
+        both(add("plan", "doc_start", 1, 0, 3), add("plan", "doc_stop", 1, 0, 3)),
+        "reaches over its document",
+    ),
+    "a piece is not longer than S": (segment(context_length=15), "longer than the context"),
+    "a piece lies in the stream": (put("plan", "position", 1, 264, 2), "not within the stream"),
+    "a row keeps S_max": (segment(max_tokens=18), "19 tokens, at most 18"),
+    "a row keeps max_pieces": (segment(max_pieces=3), "4 pieces, at most 3"),
+    "positions ascend in a row": (add("plan", "position", 1, 0, 30), "positions must ascend"),
+    "displacement keeps its bound": (segment(max_displacement=0), "a displacement of 1"),
+    "num_targets is right": (add("plan", "num_targets", 0), "num_targets is"),
+    "workload is right": (add("plan", "workload", 0), "workload is"),
+    "workload has its constant": (
+        lambda data: data.manifest["workload"].update(constant=511),
+        "workload is",
+    ),
+    "slots do not increase in workload": (swap_slots(0), "must not increase in workload"),
+    "ties stand by position": (swap_slots(3), "must not increase in workload"),
+}
+
+
+@pytest.mark.parametrize("law", PLAN_LAWS)
+def test_a_broken_law_of_plan_rows_is_found(law: str, tmp_path: Path):
+    change, message = PLAN_LAWS[law]
+    error = broken(change, tmp_path)
+    assert f"{PLAN}, row group " in str(error)
+    assert message in str(error)
+
+
+def test_the_row_group_of_the_offending_row_is_named(tmp_path: Path):
+    error = broken(add("plan", "workload", 9), tmp_path)
+    assert error.row_group == 2
+    assert "row group 2: row 9 (step 4, slot 1): workload" in str(error)
+
+
+def test_a_part_that_does_not_hold_whole_steps_is_found(tmp_path: Path):
+    def change(data: SetData) -> None:
+        for column in data.plan[1].values():
+            column.pop()
+
+    assert "do not make whole steps" in str(broken(change, tmp_path))
+
+
+def hide_label(data: SetData) -> None:
+    """Say that a document ends where it goes on."""
+    labels = data.shards[0]["last_labels"]
+    row = next(row for row, values in enumerate(labels) if values[0] != -100)
+    labels[row][0] = -100
+
+
+# --- Law: shards say what the plan says, with the stores' tokens.
+SHARD_LAWS: dict[str, tuple[Change, str]] = {
+    **{
+        f"{name} is the plan's": (add("shards", name, 1), f"'{name}' is")
+        for name in ("num_targets", "workload")
+    },
+    **{
+        f"{name} is the plan's": (add("shards", name, 1, 0), f"'{name}' is")
+        for name in ("cu_seqlens", "source", "epoch", "doc_id", "doc_start")
+    },
+    "lists are the plan's": (put("shards", "doc_id", 1, [0]), "another length"),
+    "tokens are as many": (put("shards", "tokens", 0, [1] * 15), "must hold the 16 tokens"),
+    "tokens are the store's": (add("shards", "tokens", 3, 17), "token 17 is"),
+    "last labels are as many": (put("shards", "last_labels", 1, [1]), "one entry a piece"),
+    "last labels are true": (add("shards", "last_labels", 0, 0), "last label is"),
+    "no label is hidden": (hide_label, "last label is -100"),
+    "a document's end has no label": (put("shards", "last_labels", 1, 5, 0), "must be -100"),
+}
+
+
+@pytest.mark.parametrize("law", SHARD_LAWS)
+def test_a_shard_that_differs_from_plan_or_store_is_found(law: str, tmp_path: Path):
+    change, message = SHARD_LAWS[law]
+    error = broken(change, tmp_path)
+    assert f"{SHARD}, row group 0: row" in str(error)
+    assert message in str(error)
+
+
+def chunks(row: int, *values: tuple[int, int, int, int]) -> Change:
+    """Replace a row's chunks by these (cp_rank, piece, start, stop)."""
+    names = ("cp_rank", "piece", "start", "stop")
+    return both(
+        *(put("cp", name, row, [value[i] for value in values]) for i, name in enumerate(names))
+    )
+
+
+# --- Law: CP plans tile every micro-batch. Row 0 is one piece of 16 tokens.
+CP_LAWS: dict[str, tuple[Change, str]] = {
+    "rows are the plan's": (add("cp", "slot", 0), "'slot' is 1, the plan says 0"),
+    "every rank has a prediction": (put("cp", "predicted", 0, [1]), "must have 2 entries"),
+    "lists are of one length": (put("cp", "stop", 0, [8]), "different lengths"),
+    "ranks exist": (chunks(0, (0, 0, 0, 8), (2, 0, 8, 16)), "cp_rank 2 is not in 0..1"),
+    "pieces exist": (chunks(0, (0, 0, 0, 8), (1, 1, 8, 16)), "piece 1 is not in 0..0"),
+    "there is no padding": (chunks(0, (0, -1, 0, 8), (1, 0, 0, 16)), "padding has no place"),
+    "chunks are not empty": (
+        chunks(0, (0, 0, 0, 8), (1, 0, 8, 8), (1, 0, 9, 16)),
+        "not a non-empty part",
+    ),
+    "chunks lie in their piece": (chunks(0, (0, 0, 0, 8), (1, 0, 8, 17)), "not a non-empty part"),
+    "ranks ascend": (chunks(0, (1, 0, 0, 8), (0, 0, 8, 16)), "must ascend"),
+    "starts ascend": (chunks(0, (0, 0, 12, 16), (0, 0, 0, 4), (1, 0, 4, 12)), "must ascend"),
+    "chunks that touch are one": (
+        chunks(0, (0, 0, 0, 4), (0, 0, 4, 8), (1, 0, 8, 16)),
+        "must be one",
+    ),
+    "no token is doubled": (chunks(0, (0, 0, 0, 9), (1, 0, 8, 16)), "tiling breaks"),
+    "no token is left out": (chunks(0, (0, 0, 0, 7), (1, 0, 8, 16)), "tiling breaks"),
+    "no first token is left out": (chunks(0, (0, 0, 1, 8), (1, 0, 8, 16)), "tiling breaks"),
+    "no last token is left out": (chunks(0, (0, 0, 0, 8), (1, 0, 8, 15)), "in no chunk"),
+    "no piece is left out": (
+        chunks(3, (0, 0, 0, 8), (0, 1, 0, 1), (1, 1, 1, 8), (1, 2, 0, 1)),
+        "those from 0 are in no chunk",
+    ),
+    "shares are even": (chunks(0, (0, 0, 0, 7), (1, 0, 7, 16)), "ranks hold [7, 9] tokens"),
+    "no rank is left out": (chunks(0, (0, 0, 0, 16)), "ranks hold [16, 0] tokens"),
+}
+
+
+@pytest.mark.parametrize("law", CP_LAWS)
+def test_a_broken_law_of_cp_plans_is_found(law: str, tmp_path: Path):
+    change, message = CP_LAWS[law]
+    error = broken(change, tmp_path)
+    assert f"{CP}, row group 0: row" in str(error)
+    assert message in str(error)
+
+
+def test_ranks_may_differ_by_one_token():
+    data = make_set()
+    counts = []
+    for cu_seqlens, rank, start, stop in zip(
+        data.plan[0]["cu_seqlens"], *(data.cp[0][name] for name in ("cp_rank", "start", "stop")),
+        strict=True,
+    ):  # fmt: skip
+        first = sum(b - a for r, a, b in zip(rank, start, stop, strict=True) if r == 0)
+        counts.append(abs(cu_seqlens[-1] - 2 * first))
+    assert set(counts) == {0, 1}

@@ -1,0 +1,103 @@
+"""Slow twins of the shuffle and the mixture: Python integers, whole lists, no cleverness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+WORD = 1 << 64
+
+
+def mix(word: int) -> int:
+    """The finaliser of splitmix64."""
+    word %= WORD
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % WORD
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % WORD
+    return word ^ (word >> 31)
+
+
+def splitmix(seed: int, count: int) -> list[int]:
+    return [mix(seed + (i + 1) * 0x9E3779B97F4A7C15) for i in range(count)]
+
+
+def permuted(index: int, size: int, key: int) -> int:
+    """Six Feistel rounds over two halves of equal bits, again until the place is below size."""
+    half = 2
+    while 4**half < size:
+        half += 1
+    place = index
+    while True:
+        left, right = divmod(place, 2**half)
+        for round_key in splitmix(key, 6):
+            left, right = right, left ^ (mix(right + round_key) % 2**half)
+        place = left * 2**half + right
+        if place < size:
+            return place
+
+
+def key_of(seed: int, source: int, epoch: int) -> int:
+    [key] = splitmix(seed, 1)
+    [key] = splitmix(key ^ source, 1)
+    [key] = splitmix(key ^ epoch, 1)
+    return key
+
+
+@dataclass
+class SlowSource:
+    lengths: Sequence[int]
+    weight: int
+    """An integer; all of them sum to 2^30."""
+    max_epochs: int
+
+
+Piece = tuple[int, int, int, int, int]
+"""source, epoch, doc_id, doc_start, doc_stop."""
+
+
+def epoch_pieces(
+    source: SlowSource, number: int, epoch: int, seed: int, longest: int
+) -> list[Piece]:
+    """One pass: first pieces of all documents, then all the extra ones, shuffled."""
+    ordered = [(d, 0) for d in range(len(source.lengths))]
+    for d, length in enumerate(source.lengths):
+        ordered += [(d, start) for start in range(longest, length, longest)]
+    size, key = len(ordered), key_of(seed, number, epoch)
+    shuffled = [ordered[permuted(i, size, key)] for i in range(size)]
+    return [
+        (number, epoch, d, start, min(start + longest, source.lengths[d])) for d, start in shuffled
+    ]
+
+
+def stream(
+    sources: Sequence[SlowSource], *, seed: int, longest: int, target: int | None, stop: bool
+) -> list[Piece]:
+    """The whole stream, each choice from exact totals."""
+    queues = [
+        [p for e in range(s.max_epochs) for p in epoch_pieces(s, number, e, seed, longest)]
+        for number, s in enumerate(sources)
+    ]
+    emitted = [0] * len(sources)
+    left = set(range(len(sources)))
+    out: list[Piece] = []
+    while left:
+        weight_sum = sum(sources[i].weight for i in left)
+        total = sum(emitted[i] for i in left)
+
+        def behind(
+            i: int, weight_sum: int = weight_sum, total: int = total
+        ) -> tuple[Fraction, int]:
+            return Fraction(sources[i].weight * total, weight_sum) - emitted[i], -i
+
+        chosen = max(left, key=behind)
+        if not queues[chosen]:
+            if stop:
+                break
+            left.remove(chosen)
+            continue
+        tokens = queues[chosen][0][4] - queues[chosen][0][3]
+        if target is not None and sum(emitted) + tokens > target:
+            break
+        out.append(queues[chosen].pop(0))
+        emitted[chosen] += tokens
+    return out
