@@ -18,8 +18,8 @@ from pipeline.lock import exclusive
 from pipeline.planning import plan_key, resolve_workload
 from pipeline.publish import WORK, publish, recover
 from pipeline.shard import schema
-from pipeline.shard.manifest import load_manifest, parse_segment
 from pipeline.shard.digests import sha256_file
+from pipeline.shard.manifest import load_manifest, parse_segment
 from pipeline.shard.token_store import TokenStore
 from pipeline.tokenizer import TokenizerIdentity, policy_text, resolve_tokenizer
 

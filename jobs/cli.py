@@ -82,7 +82,7 @@ def verify(
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
-    """Read everything again and re-check every law; exit 1 and the first offence if one is broken."""
+    """Read everything again, re-check every law; exit 1 with the first offence found."""
     from pipeline.verify import verify as run
 
     report = run(directory, progress=show.progress_lines(Reporter(quiet=quiet)))
@@ -132,8 +132,8 @@ def inspect(
 
 
 @app.command(
-    epilog="Example: steelyard simulate --lengths fig3 --num-micro-batches 4 --context-length 131072 "
-    "--max-tokens 163840 --crossover 47100 --policies concat,reorder,wlb"
+    epilog="Example: steelyard simulate --lengths fig3 --num-micro-batches 4 "
+    "--context-length 131072 --max-tokens 163840 --crossover 47100 --policies concat,reorder,wlb"
 )
 def simulate(
     num_micro_batches: Annotated[int, typer.Option(min=1, help="N, micro-batches of a step.")],

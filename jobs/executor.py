@@ -102,12 +102,12 @@ def _init(settings: JobSettings) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if settings.address is not None:
         environment = {"env_vars": _WORKER_ENVIRONMENT}
-        ray.init(address=settings.address, runtime_env=environment, logging_level=logging.WARNING)
+        ray.init(address=settings.address, runtime_env=environment, logging_level=logging.ERROR)
         return
     os.environ.update(_WORKER_ENVIRONMENT)
     ray.init(
         num_cpus=settings.workers or os.cpu_count() or 1,
         include_dashboard=False,
         object_store_memory=settings.object_store_mb << 20,
-        logging_level=logging.WARNING,
+        logging_level=logging.ERROR,
     )

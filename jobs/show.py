@@ -113,13 +113,11 @@ def micro_batch(figures: dict[str, Any]) -> None:
         f"{figures['num_targets']:,} with a label, workload {figures['workload']:,.0f} "
         "linear-token equivalents"
     )
-    console.print(
-        "runs as "
-        + ", ".join(
-            f"micro-batch {place['micro_batch']} of rank {place['dp_rank']} at dp {place['dp_size']}"
-            for place in figures["runs_as"]
-        )
-    )
+    places = [
+        f"micro-batch {place['micro_batch']} of rank {place['dp_rank']} at dp {place['dp_size']}"
+        for place in figures["runs_as"]
+    ]
+    console.print(f"runs as {', '.join(places)}")
     columns = [
         "piece",
         "source",

@@ -193,7 +193,7 @@ def remove_scratch(root: Path) -> None:
 
 
 def sweep(root: Path, parts: Sequence[PartReceipt]) -> None:
-    """Remove plan, shard and CP files that an earlier, unfinished build with other settings left."""
+    """Remove plan, shard and CP files that an unfinished build with other settings left."""
     kept = {part.path for part in parts}
     for pattern in ("plan/*", "shards/*", "cp=*/*"):
         for path in root.glob(pattern):

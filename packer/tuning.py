@@ -29,7 +29,7 @@ MARGIN = 0.03
 """Share of the displacement budget kept for what the sample does not show."""
 GRID = 64
 """Thresholds are multiples of 1/GRID of the longest piece."""
-COARSE = {1: range(8, 65, 4), 2: range(8, 65, 8), 3: range(16, 65, 16)}
+COARSE = {1: range(4, 65, 4), 2: range(8, 65, 8), 3: range(16, 65, 16)}
 """Places on the grid that are tried first, by the number of queues."""
 STARTS = 3
 """How many of the first tries are refined."""

@@ -1,4 +1,4 @@
-"""What a set is worth, measured from its files; and what other policies would make of its stream."""
+"""What a set is worth, measured from its files, and what other policies make of its stream."""
 
 from __future__ import annotations
 

@@ -24,8 +24,9 @@ def inspect(root: Path, *, step: int, slot: int = 0, text: int = 0) -> dict[str,
         text: decode the first so many characters of each piece; 0 for none.
 
     Returns:
-        `tokens`, `num_targets`, `workload` (linear-token equivalents), `pieces` (a dict each), `ranks`
-        (by dp_size: micro-batch and rank that run the slot), `cp` (by degree: a dict a rank).
+        `tokens`, `num_targets`, `workload` (linear-token equivalents), `runs_as` (for each dp_size
+        the rank and micro-batch that run the slot), `pieces` (a dict each), `cp` (by degree: a
+        dict a rank).
 
     Raises:
         FormatError: no such step or slot, or a damaged row group.

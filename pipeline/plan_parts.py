@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from packer.plan import Pieces, Steps
 from pipeline.runs import RunGroups, write_inverse
 from pipeline.shard import schema
-from pipeline.shard.writer import PartReceipt, write_part, write_parquet
+from pipeline.shard.writer import PartReceipt, write_parquet, write_part
 
 
 class PlanParts:

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from packer.packing.packer import IntakeTooLarge, Packer, PackingError
+from packer.packing.packer import IntakeTooLarge, Packer, PackingError, pack
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.stream import SourceLengths, Stream
 from packer.tuning import tune_thresholds
@@ -106,6 +106,7 @@ def tuned(stream: Stream, config: RunConfig, workload: Workload) -> PackingConfi
     if config.packing.policy != "wlb" or config.packing.thresholds != "tune":
         return bounds
     head = next(iter(stream.chunks(_TUNING_PIECES)), Pieces.empty())
+    bounds = pack("wlb", head, bounds, workload).config  # with an intake that steps can hold
     tuning = tune_thresholds(
         head,
         bounds,
@@ -114,7 +115,7 @@ def tuned(stream: Stream, config: RunConfig, workload: Workload) -> PackingConfi
         max_queues=config.packing.max_queues,
     )
     log.info(
-        "thresholds %s tokens: excess %.3f at mean displacement %.2f on the stream's first %d pieces",
+        "thresholds %s tokens: excess %.3f at mean displacement %.2f on the first %d pieces",
         list(tuning.thresholds),
         tuning.excess,
         tuning.displacement_mean,
@@ -132,6 +133,7 @@ def write_plan(
         root: the set's directory.
         scratch: where the inverse of each plan part goes.
         stores: token stores in the order of `config.sources`.
+        config: the whole configuration; `plan_key` says what of it matters.
 
     Returns:
         The stage's receipt: `parts` (a receipt each), `segment`, `totals`, in JSON types.
@@ -141,7 +143,10 @@ def write_plan(
     """
     workload = resolve_workload(config.workload)
     stream = open_stream(stores, config)
-    bounds = tuned(stream, config, workload)
+    try:
+        bounds = tuned(stream, config, workload)
+    except PackingError as error:
+        raise PlanError(str(error)) from error
     while True:
         try:
             return _plan_once(root, scratch, stores, config, stream, bounds, workload)
@@ -186,9 +191,9 @@ def _plan_once(
     stream_tokens = int(selected.tokens.sum())
     if not parts.has_steps:
         raise PlanError(
-            f"the stream has {stream_tokens} tokens in {len(packer.tail)} pieces, less than one step "
-            f"of {bounds.intake_tokens} tokens and {bounds.num_micro_batches} pieces; add documents, "
-            "or lower packing.num_micro_batches or packing.context_length"
+            f"the stream has {stream_tokens} tokens in {len(packer.tail)} pieces, less than one "
+            f"step of {bounds.intake_tokens} tokens and {bounds.num_micro_batches} pieces; add "
+            "documents, or lower packing.num_micro_batches or packing.context_length"
         )
     receipts = parts.finish()
     write_parquet(tail_table(packer.tail), root / "tail.parquet")

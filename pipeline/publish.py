@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.shard.atomic import write_atomically
 from pipeline.shard import digests, schema
+from pipeline.shard.atomic import write_atomically
 from pipeline.shard.writer import PartReceipt, RowGroup, write_parquet
 
 _STAGED = ("row_groups.parquet", "files.parquet", "manifest.sha256", "manifest.json")

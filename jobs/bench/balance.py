@@ -1,4 +1,4 @@
-"""Balance on the paper's document lengths: every policy, several seeds, as `simulate` measures it."""
+"""Balance on the paper's document lengths: every policy, several seeds, through `simulate`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The whole build against the bare tokenizer library: same text, same cores, one run.
 
 The bare library encodes texts that are already in memory, on all cores, and throws the ids away.
-The build reads the same texts from JSONL, tokenizes them with the same library, packs, plans for two
-CP degrees, moves the tokens and writes everything. Starting Ray, and compiling and loading in the
-workers, are measured apart.
+The build reads the same texts from JSONL, tokenizes them with the same library, packs, plans for
+two CP degrees, moves the tokens and writes everything. Starting Ray, and compiling and loading in
+the workers, are measured apart.
 """
 
 from __future__ import annotations

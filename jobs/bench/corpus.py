@@ -57,8 +57,8 @@ def write_jsonl(path: Path, *, megabytes: float) -> int:
     if written < megabytes * 1e6:
         path.unlink()
         raise ValueError(
-            f"the installed packages hold {written / 1e6:.0f} MB of text, {megabytes:.0f} were asked "
-            "for; install more packages or ask for less"
+            f"the installed packages hold {written / 1e6:.0f} MB of text, {megabytes:.0f} were "
+            "asked for; install more packages or ask for less"
         )
     note.write_text(str(written))
     return written

@@ -31,15 +31,15 @@ def packing_table(rows: Rows) -> list[str]:
 def balance_table(rows: Rows) -> list[str]:
     """Excess and times of each policy at each setting."""
     lines = [
-        "| N | S_max | policy | excess | displacement mean | max | lockstep (dp) | schedule (dp, pp 4) "
-        "| tokens/step cv |",
+        "| N | S_max | policy | excess | displacement mean | max | lockstep (dp) "
+        "| schedule (dp, pp 4) | tokens/step cv |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         dp = row["dp_size"]
         lines.append(
-            f"| {row['num_micro_batches']} | {row['max_tokens_over_context']} S | `{row['policy']}` "
-            f"| {row['excess']:.3f} | {row['displacement_mean']:.2f} | {row['displacement_max']} "
+            f"| {row['num_micro_batches']} | {row['max_tokens_over_context']} S "
+            f"| `{row['policy']}` | {row['excess']:.3f} | {row['displacement_mean']:.2f} | {row['displacement_max']} "
             f"| {row['lockstep_time']:.3f} ({dp}) | {row['schedule_time']:.3f} ({dp}, 4) "
             f"| {row['tokens_per_step_cv']:.2f} |"
         )
@@ -94,7 +94,8 @@ def _origin(name: str, machine: dict[str, Any]) -> str:
     versions = ", ".join(f"{key} {value}" for key, value in machine["versions"].items())
     return (
         f"`python -m jobs.bench.run {name}`, {machine['date']}: {machine['processor']}, "
-        f"{machine['cores']} cores, {machine['memory_gib']} GiB, Python {machine['python']}, {versions}."
+        f"{machine['cores']} cores, {machine['memory_gib']} GiB, Python {machine['python']}, "
+        f"{versions}."
     )
 
 

@@ -277,6 +277,14 @@ def _check(manifest: Manifest, steps: pa.Table, path: Path) -> None:
             f"program knows {list(MICRO_BATCH_ORDERS)}",
             path=path,
         )
+    positive = [(manifest.workload, "crossover"), (manifest, "rows_per_group")]
+    for segment in manifest.segments:
+        for name in ("num_micro_batches", "context_length", "max_tokens", "intake_tokens"):
+            positive.append((segment, name))
+    for owner, name in positive:
+        value = getattr(owner, name)
+        if not isinstance(value, int) or value < 1:
+            raise FormatError(f"{name} is {value!r}, must be a positive integer", path=path)
     step = part = 0
     for number, segment in enumerate(manifest.segments):
         if (segment.first_step, segment.first_part) != (step, part):

@@ -21,7 +21,7 @@ from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.micro_batch import Chunks, MicroBatch, RankMicroBatch, rank_view, spans
 from pipeline.shard.parts import PartFiles, Row
 from pipeline.shard.tables import FormatError, read_bytes
-from pipeline.shard.token_store import TokenStore
+from pipeline.shard.token_store import StoreError, TokenStore
 
 
 def open_shards(directory: str | Path) -> Reader:
@@ -36,10 +36,12 @@ def open_shards(directory: str | Path) -> Reader:
 def open_plan(directory: str | Path) -> Reader:
     """Micro-batches from the plan and the token stores; needs no shards.
 
-    Slower than `open_shards` where documents lie far apart, since each piece is a read of its own.
+    Slower than `open_shards`: each piece is a read of its own, and a token part is hashed whole
+    when it is first read from.
 
     Raises:
         FormatError: as `open_shards`; also a token store that is missing or another one.
+        StoreError: a table of a token store is damaged.
     """
     return PlanReader(load_manifest(directory))
 
@@ -207,6 +209,8 @@ class PlanReader(Reader):
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest)
         self._stores = [_open_store(manifest, index) for index in range(len(manifest.sources))]
+        self._intact: set[tuple[int, int]] = set()
+        """Source and part of the token parts whose blocks have been checked."""
 
     def micro_batch(self, step: int, slot: int) -> MicroBatch:
         row = self._plan_row(step, slot)
@@ -222,6 +226,7 @@ class PlanReader(Reader):
         for index in np.unique(source):
             store = self._stores[index]
             mine = np.flatnonzero(source == index)
+            self._check_blocks(int(index), doc_id[mine])
             goes_on = stop[mine] < store.lengths[doc_id[mine]]
             ids = store.gather(doc_id[mine], start[mine], stop[mine] + goes_on)
             lengths = stop[mine] - start[mine]
@@ -231,6 +236,18 @@ class PlanReader(Reader):
             kept[after[goes_on]] = False
             tokens[spans(cu_seqlens[mine], lengths)] = ids[kept]
         return tokens, last_labels
+
+    def _check_blocks(self, source: int, doc_id: np.ndarray) -> None:
+        """Check the token parts of these documents, each when it is first read from."""
+        store = self._stores[source]
+        for part in np.unique(store.part_of(doc_id)).tolist():
+            if (source, part) not in self._intact:
+                try:
+                    store.check_blocks(part)
+                except StoreError as error:
+                    path = store.part_path(part, "tokens")
+                    raise FormatError(f"is damaged: {error}", path=path) from error
+                self._intact.add((source, part))
 
 
 def _micro_batch(row: Row, *, tokens: np.ndarray, last_labels: np.ndarray) -> MicroBatch:

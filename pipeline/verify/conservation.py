@@ -70,9 +70,9 @@ class Conservation:
         self._segment = manifest.segments[segment]
         self._stores = stores
         self._scratch = scratch
-        pieces = int(manifest.totals["stream_pieces"])
-        tokens = max(1, self._segment.stream_tokens)
-        self._bucket_tokens = max(1, tokens * BUCKET_PIECES // max(1, pieces))
+        stated = manifest.totals.get("stream_pieces")  # sizes buckets; checked with the totals
+        pieces = max(1, stated) if isinstance(stated, int) else 1
+        self._bucket_tokens = max(1, self._segment.stream_tokens * BUCKET_PIECES // pieces)
         self._stream = Spool(scratch, f"stream-{segment}", PIECE)
         self._documents: dict[tuple[int, int], Spool] = {}
         self._name = f"documents-{segment}"

@@ -141,7 +141,11 @@ def _check_file(path: Path, record: _Record) -> None:
             raise VerifyError("has a content digest or row groups on record", path=path)
         return
     _check_row_groups(path, record)
-    if content_sha256(path) != record.content_sha256:
+    try:
+        content = content_sha256(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise VerifyError(f"has no content digest: {error}", path=path) from error
+    if content != record.content_sha256:
         raise VerifyError(
             f"its content digest is not {record.content_sha256}, as files.parquet says", path=path
         )

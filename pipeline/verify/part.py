@@ -18,12 +18,14 @@ from pipeline.verify.result import VerifyError
 class PartTable:
     """A part of the plan, the shards or a CP plan, whole in memory.
 
+    It holds no nulls: the content digest was checked, and there is none of a table with nulls.
+
     Args:
         path: the file.
         columns: the schema that the format demands.
 
     Raises:
-        VerifyError: other columns, a null, or not readable at all.
+        VerifyError: other columns, or not readable at all.
     """
 
     def __init__(self, path: Path, columns: pa.Schema) -> None:
@@ -38,9 +40,6 @@ class PartTable:
         except (pa.ArrowException, OSError) as error:
             raise VerifyError(f"cannot be read: {error}", path=path) from error
         self.num_rows = self._table.num_rows
-        for name in columns.names:
-            if self._array(name).null_count or self._flat(name).null_count:
-                raise VerifyError(f"column {name!r} holds a null", path=path)
 
     @cached_property
     def first_rows(self) -> np.ndarray:

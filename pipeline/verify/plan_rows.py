@@ -165,7 +165,7 @@ def first_bad_piece(
         ),
         (
             (pieces.position >= 0)
-            & (pieces.position + pieces.doc_stop - pieces.doc_start <= segment.stream_tokens),
+            & (pieces.position <= segment.stream_tokens - (pieces.doc_stop - pieces.doc_start)),
             f"its position is not within the stream's {segment.stream_tokens} tokens",
         ),
     )

@@ -47,6 +47,11 @@ def verify(
 
 
 def _verify(manifest: Manifest, scratch: Path, progress: Progress) -> VerifyReport:
+    if (model := manifest.workload.model) != "quadratic":
+        raise VerifyError(
+            f"workload.model is {model!r}; this program can only re-compute 'quadratic'",
+            path=manifest.directory / "manifest.json",
+        )
     counts = check_files(manifest, progress)
     stores, store_files, store_bytes = [], 0, 0
     for index in range(len(manifest.sources)):

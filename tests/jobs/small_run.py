@@ -34,7 +34,12 @@ def small_config(directory: Path) -> RunConfig:
                 {"name": "lines", "paths": [str(first), str(second)]},
                 {"name": "mixed", "paths": [str(third), str(tree)]},
             ],
-            "packing": {"num_micro_batches": 4, "context_length": 512, "max_displacement": 8},
+            "packing": {
+                "num_micro_batches": 4,
+                "context_length": 512,
+                "max_displacement": 8,
+                "thresholds": [300],
+            },
             "workload": {"crossover": 200},
             "context_parallel": {"sizes": [2, 4]},
             "parallel": {"dp_size": 2, "pp_size": 2},

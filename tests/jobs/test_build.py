@@ -196,11 +196,12 @@ def test_leftovers_of_an_unfinished_build_with_other_settings_are_removed(
 
 
 @pytest.mark.parametrize("policy", ["concat", "reorder", "wlb"])
-@pytest.mark.parametrize("max_pieces", [0, 3])
+@pytest.mark.parametrize("max_pieces", [0, 8])
 def test_every_policy_builds_a_set_that_verify_believes(
     config: RunConfig, tmp_path: Path, policy: str, max_pieces: int
 ) -> None:
-    packing = config.packing.model_copy(update={"policy": policy, "max_pieces": max_pieces})
+    settings = {"policy": policy, "max_pieces": max_pieces, "thresholds": "tune"}
+    packing = config.packing.model_copy(update=settings)
     build(config.model_copy(update={"packing": packing}), tmp_path, QUIET)
     verify(tmp_path)
 

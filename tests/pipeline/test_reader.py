@@ -250,6 +250,50 @@ def test_the_plan_is_not_read_over_another_token_store(tmp_path: Path, data: Set
     open_shards(directory)  # which needs no token store
 
 
+def test_damaged_tokens_of_a_store_are_found_on_reading(tmp_path: Path, data: SetData):
+    directory = data.write(tmp_path)
+    path = directory / data.manifest["sources"][0]["store"] / "parts/00001.tokens"
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(FormatError, match=r"parts/00001.tokens: is damaged: .*block 0"):
+        read_all(open_plan(directory))
+
+
+def test_a_row_that_stands_elsewhere_is_found(tmp_path: Path):
+    data = make_set()
+    data.shards[1]["slot"][0] = 1
+    reader = open_shards(data.write(tmp_path))
+    with pytest.raises(FormatError, match=r"row 0 is step 5, slot 1, must be step 5, slot 0"):
+        reader.micro_batch(PARTS[0], 0)
+
+
+def test_a_part_with_too_few_rows_is_found(tmp_path: Path):
+    data = make_set()
+    for column in data.shards[1].values():
+        column.pop()
+    with pytest.raises(FormatError, match="has 5 rows, needs row 5"):
+        open_shards(data.write(tmp_path)).micro_batch(STEPS - 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": STEPS - 1}, r"its rows must be the steps 0\.\.6"),
+        ({"first_step": 1}, "segment 0 starts at step 1"),
+        ({"intake_tokens": 0}, "intake_tokens is 0, must be a positive integer"),
+    ],
+)
+def test_segments_that_do_not_join_are_refused(
+    tmp_path: Path, change: dict[str, int], message: str
+):
+    data = make_set()
+    data.manifest["segments"][0].update(change)
+    data.write(tmp_path)
+    with pytest.raises(FormatError, match=message):
+        load_manifest(tmp_path)
+
+
 def test_reading_needs_neither_numba_nor_ray():
     code = (
         "import sys, pipeline.shard.reader; "

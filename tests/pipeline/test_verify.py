@@ -120,6 +120,30 @@ def test_a_part_that_does_not_hold_whole_steps_is_found(tmp_path: Path):
     assert "do not make whole steps" in str(broken(change, tmp_path))
 
 
+def test_a_shard_with_fewer_rows_is_found(tmp_path: Path):
+    def change(data: SetData) -> None:
+        for column in data.shards[1].values():
+            column.pop()
+
+    assert "has 5 rows, the plan's part 6" in str(broken(change, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [(7, "the segment ends before step 7"), (9, "ends with step 7, the segment with step 8")],
+)
+def test_parts_hold_the_steps_of_their_segment(steps: int, message: str, tmp_path: Path):
+    def change(data: SetData) -> None:
+        segment(steps=steps)(data)
+        for name, column in data.steps.items():
+            last = 8 if name == "step" else column[-1]
+            data.steps[name] = [*column, last][:steps]
+
+    error = broken(change, tmp_path)
+    assert "plan/00001.parquet" in str(error)
+    assert message in str(error)
+
+
 def hide_label(data: SetData) -> None:
     """Say that a document ends where it goes on."""
     labels = data.shards[0]["last_labels"]

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.shard import schema
+from tests import fixture_files
 from tests.changes import CP, PARTS, PLAN, SHARD, Change, broken, offence
 from tests.fixture_files import byte_ranges, write_indexes, write_table
 from tests.fixture_set import SetData, make_set
@@ -110,6 +111,16 @@ def test_a_part_that_nobody_lists_is_found(tmp_path: Path):
     assert "plan/00002.parquet: is not listed" in str(offence(tmp_path))
 
 
+def test_a_listed_part_of_which_the_manifest_does_not_tell_is_found(tmp_path: Path):
+    error = broken(lambda data: data.manifest.update(cp={}), tmp_path)
+    assert "lists cp=2/00000.parquet, of which manifest.json does not tell" in str(error)
+
+
+def test_a_workload_model_that_cannot_be_computed_again_is_refused(tmp_path: Path):
+    error = broken(lambda data: data.manifest["workload"].update(model="moe"), tmp_path)
+    assert "workload.model is 'moe'" in str(error)
+
+
 def test_a_truncated_part_is_found(tmp_path: Path):
     path = make_set().write(tmp_path) / SHARD
     path.write_bytes(path.read_bytes()[:-9])
@@ -178,7 +189,14 @@ def test_a_column_of_another_type_is_found(path: str, tmp_path: Path):
     assert "column 'slot' is int64, must be int32" in str(error)
 
 
-def test_a_null_is_found(tmp_path: Path):
+def test_a_null_in_a_part_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fixture_files, "content_digest", lambda path: "0" * 64)
+    data = make_set()
+    data.plan[0]["source"][0] = None
+    assert f"{PLAN}: has no content digest" in str(offence(data.write(tmp_path)))
+
+
+def test_a_null_in_the_tail_is_found(tmp_path: Path):
     def change(data: SetData) -> None:
         data.tail["epoch"][0] = None
 
@@ -223,6 +241,8 @@ STORE_LAWS: dict[str, tuple[Change, str, str]] = {
         lambda data: data.manifest["sources"][0].update(name="b"), "source.json", "'b'"),
     "its format is known": (
         store(lambda s: s.source.update(version=2)), "source.json", "steelyard-store 1"),
+    "its digests are there": (
+        lambda data: data.stores[0].source.pop("rejected"), "source.json", "KeyError"),
     "ids fit the shards": (
         store(lambda s: s.source.update(dtype="uint32")), "source.json", "uint32"),
 }  # fmt: skip

@@ -96,10 +96,13 @@ CONSERVATION_LAWS: dict[str, tuple[Change, str, str]] = {
     "the tail's epoch may be": (tail(epoch=2), "tail.parquet", "row 0: its epoch"),
     "the tail is less than a step": (
         segment(intake_tokens=23, max_displacement=9), "tail.parquet", "2 pieces of 23 tokens"),
+    "steps.parquet counts every source": (
+        lambda data: data.steps["source_tokens"].__setitem__(0, [1]),
+        "steps.parquet", "must have 2 entries"),
     **{
         f"steps.parquet has the right {column}": (
             step_table(column), "steps.parquet", f"step 4: '{column}' is")
-        for column in schema.STEPS.names if column not in ("step", "part", "segment")
+        for column in schema.STEPS.names if column != "step"
     },
     **{
         f"the manifest has the right {name}": (

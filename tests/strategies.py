@@ -1,0 +1,92 @@
+"""Hypothesis strategies: streams and bounds that packers do not like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from packer.plan import PackingConfig, Pieces
+from packer.workload import Workload
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stream's piece lengths, and what to pack them under."""
+
+    lengths: tuple[int, ...]
+    config: PackingConfig
+    workload: Workload
+
+    @property
+    def pieces(self) -> Pieces:
+        return Pieces.from_lengths(np.array(self.lengths, np.int64))
+
+
+def hostile_lengths(name: str, context_length: int, num_pieces: int) -> tuple[int, ...]:
+    """A stream known to break packers, by name; lengths in 1..context_length."""
+    powers = [2**k + 1 for k in range(30) if 2**k + 1 <= context_length] or [1]
+    streams = {
+        "full": [context_length] * num_pieces,
+        "just over half": [min(context_length, context_length // 2 + 1)] * num_pieces,
+        "one giant, then crumbs": [context_length] + [1] * (num_pieces - 1),
+        "crumbs, then one giant": [1] * (num_pieces - 1) + [context_length],
+        "equal": [max(1, context_length // 7)] * num_pieces,
+        "powers of two plus one": [powers[i % len(powers)] for i in range(num_pieces)],
+        "full and one in turn": [context_length if i % 2 else 1 for i in range(num_pieces)],
+        "crumbs, then full": [1] * (num_pieces // 2) + [context_length] * -(-num_pieces // 2),
+    }
+    return tuple(streams[name])
+
+
+HOSTILE = (
+    "full",
+    "just over half",
+    "one giant, then crumbs",
+    "crumbs, then one giant",
+    "equal",
+    "powers of two plus one",
+    "full and one in turn",
+    "crumbs, then full",
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> PackingConfig:
+    """Small bounds of every kind, tight ones among them."""
+    context_length = draw(st.sampled_from([1, 2, 7, 16, 64]))
+    spare = draw(st.sampled_from([0, 1, context_length // 4, context_length]))
+    num = draw(st.integers(1, 5))
+    thresholds = draw(st.sets(st.integers(1, context_length), max_size=3))
+    return PackingConfig(
+        num_micro_batches=num,
+        context_length=context_length,
+        max_tokens=context_length + spare,
+        max_pieces=draw(st.sampled_from([0, 0, 0, 1, 2, 9])),
+        intake_tokens=draw(st.sampled_from([0, 0, 0, max(num, num * context_length // 2)])),
+        thresholds=tuple(sorted(thresholds)),
+        max_displacement=draw(st.sampled_from([1, 2, 5, 16, 16])),
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn, max_pieces: int = 120) -> Case:
+    """Bounds, and a stream for them: hostile by name, or anything."""
+    config = draw(configs())
+    num_pieces = draw(st.integers(1, max_pieces))
+    if draw(st.booleans()):
+        lengths = hostile_lengths(draw(st.sampled_from(HOSTILE)), config.context_length, num_pieces)
+    else:
+        length = st.integers(1, config.context_length)
+        lengths = tuple(draw(st.lists(length, min_size=num_pieces, max_size=num_pieces)))
+    workload = Workload(
+        crossover=draw(st.sampled_from([1, 10, 1000])), constant=draw(st.sampled_from([0, 300]))
+    )
+    return Case(lengths=lengths, config=config, workload=workload)
+
+
+def chunkings(num_pieces: int) -> st.SearchStrategy[list[int]]:
+    """Borders of a stream's chunks: ascending, 0 and `num_pieces` among them, empty chunks too."""
+    inner = st.lists(st.integers(0, num_pieces), max_size=8)
+    return inner.map(lambda borders: [0, *sorted(borders), num_pieces])
