@@ -47,20 +47,24 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
     """
     if request.objective != "max":
         raise ConfigError(f"objective {request.objective!r} is not known; this version has max")
-    return simulate(
-        load_lengths(request),
-        request.policies,
-        num_micro_batches=request.num_micro_batches,
-        context_length=request.context_length,
-        max_tokens=request.max_tokens,
-        workload=Workload(crossover=request.crossover),
-        dp_size=request.dp_size,
-        pp_size=request.pp_size,
-        mean_displacement=request.mean_displacement,
-        max_pieces=request.max_pieces,
-        thresholds=_thresholds(request.thresholds),
-        steps=request.steps,
-    )
+    lengths, thresholds = load_lengths(request), _thresholds(request.thresholds)
+    try:
+        return simulate(
+            lengths,
+            request.policies,
+            num_micro_batches=request.num_micro_batches,
+            context_length=request.context_length,
+            max_tokens=request.max_tokens,
+            workload=Workload(crossover=request.crossover),
+            dp_size=request.dp_size,
+            pp_size=request.pp_size,
+            mean_displacement=request.mean_displacement,
+            max_pieces=request.max_pieces,
+            thresholds=thresholds,
+            steps=request.steps,
+        )
+    except ValueError as error:  # bounds and lengths that make no sense together
+        raise ConfigError(f"simulate: {error}") from error
 
 
 def load_lengths(request: SimulationRequest) -> np.ndarray:

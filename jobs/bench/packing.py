@@ -1,0 +1,149 @@
+"""How fast policies pack the paper's document lengths, beside plain Python with a heap."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from packer.lengths import fig3_lengths
+from packer.packing.packer import Packer, pack
+from packer.plan import PackingConfig, Pieces
+from packer.workload import Workload
+
+CONTEXT_LENGTH = 131_072
+CHUNK_PIECES = 65_536
+"""The stream comes in chunks of this many pieces, as planning gives it."""
+DOCUMENTS = 1_000_000
+PLAIN_DOCUMENTS = 100_000
+REPEATS = 3
+POLICIES = ("concat", "reorder", "wlb")
+NUM_MICRO_BATCHES = (8, 64)
+WORKLOAD = Workload(crossover=47_100)
+
+
+def run() -> list[dict[str, Any]]:
+    """A row a policy and number of micro-batches: documents a CPU second, median of the repeats.
+
+    Compiling is not in it; pushing chunks through `Packer` is. `plain_python` is the rule of
+    `wlb` without a bound on displacement, its micro-batches in a heap by work.
+    """
+    rows = []
+    for num in NUM_MICRO_BATCHES:
+        config = PackingConfig(
+            num_micro_batches=num,
+            context_length=CONTEXT_LENGTH,
+            max_tokens=CONTEXT_LENGTH * 5 // 4,
+            thresholds=(CONTEXT_LENGTH // 2,),
+        )
+        for policy in POLICIES:
+            rows.append(_row(policy, config, DOCUMENTS, _packer(policy, config)))
+        rows.append(_row("plain_python", config, PLAIN_DOCUMENTS, _plain(config)))
+    return rows
+
+
+def _row(
+    policy: str, config: PackingConfig, documents: int, once: Callable[[np.ndarray], int]
+) -> dict[str, Any]:
+    lengths = fig3_lengths(documents, seed=0)
+    once(lengths[:2000])  # compiles
+    seconds = []
+    steps = 0
+    for _ in range(REPEATS):
+        started = time.process_time()
+        steps = once(lengths)
+        seconds.append(time.process_time() - started)
+    return {
+        "policy": policy,
+        "num_micro_batches": config.num_micro_batches,
+        "documents": documents,
+        "steps": steps,
+        "documents_per_s": documents / median(seconds),
+        "ms_per_step": 1000 * median(seconds) / steps if steps else None,
+    }
+
+
+def _packer(policy: str, config: PackingConfig) -> Callable[[np.ndarray], int]:
+    def once(lengths: np.ndarray) -> int:
+        pieces = Pieces.from_lengths(lengths)
+        packer = Packer(policy, config, WORKLOAD)
+        steps = 0
+        for start in range(0, len(pieces), CHUNK_PIECES):
+            made = packer.push(pieces.take(slice(start, start + CHUNK_PIECES)))
+            steps += 0 if made is None else made.num_steps
+        made = packer.push(Pieces.empty(), final=True)
+        return steps + (0 if made is None else made.num_steps)
+
+    tiny = replace(config, intake_tokens=config.num_micro_batches)
+    pack(policy, Pieces.from_lengths(np.full(config.num_micro_batches, 1)), tiny, WORKLOAD)
+    return once
+
+
+def _plain(config: PackingConfig) -> Callable[[np.ndarray], int]:
+    return lambda lengths: len(plain_wlb(lengths.tolist(), config))
+
+
+def plain_wlb(lengths: list[int], config: PackingConfig) -> list[list[list[int]]]:
+    """`wlb` with one queue, in plain Python: steps of micro-batches of lengths.
+
+    The heap gives micro-batches by work; those without room are put back.
+    """
+    num, intake = config.num_micro_batches, config.intake_tokens
+    threshold = config.thresholds[0]
+    square = 256 / WORKLOAD.crossover
+    steps: list[list[list[int]]] = []
+    hand: list[int] = []
+    queued: list[int] = []
+    taken = 0
+    for length in lengths:
+        (queued if length >= threshold else hand).append(length)
+        taken += length
+        if taken < intake * (len(steps) + 1) or len(hand) < num:
+            continue
+        if len(queued) >= num:
+            hand += queued[:num]
+            del queued[:num]
+        hand.sort(reverse=True)
+        heap = [(0.0, slot) for slot in range(num)]
+        room = [config.max_tokens] * num
+        step: list[list[int]] = [[] for _ in range(num)]
+        left = []
+        for piece in hand:
+            full = []
+            while heap and room[heap[0][1]] < piece:
+                full.append(heapq.heappop(heap))
+            if heap:
+                work, slot = heap[0]
+                room[slot] -= piece
+                step[slot].append(piece)
+                heapq.heapreplace(heap, (work + piece * 256 + piece * piece * square, slot))
+            else:
+                left.append(piece)
+            for entry in full:
+                heapq.heappush(heap, entry)
+        hand = left
+        steps.append(step)
+    return steps
+
+
+def main(path: Path) -> None:
+    """Run, print a line a row, and write the rows as JSON."""
+    rows = run()
+    for row in rows:
+        print(
+            f"{row['policy']:>12} N={row['num_micro_batches']:<3} "
+            f"{row['documents_per_s']:>12,.0f} documents/s  {row['ms_per_step']:.3f} ms a step"
+        )
+    path.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

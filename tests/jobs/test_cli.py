@@ -1,0 +1,179 @@
+"""The command line: results on stdout, one line for a mistake, exit status 0, 1 or 2."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from jobs.cli import app, exit_status, main
+from pipeline.config import ConfigError
+from pipeline.verify import VerifyError
+from tests.jobs.small_run import small_config
+
+COMMANDS = ("build", "replan", "verify", "report", "inspect", "simulate")
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture(scope="module")
+def config_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("cli")
+    config = small_config(directory / "corpus")
+    path = directory / "run.toml"
+    path.write_text(to_toml(config.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def built(config_file: Path) -> Path:
+    out = config_file.parent / "out"
+    assert run("build", "--config", str(config_file), "--out", str(out), "--quiet") == 0
+    return out
+
+
+def to_toml(document: dict[str, object]) -> str:
+    """Enough of TOML for a configuration: tables of plain values and lists of tables."""
+    lines = []
+    for name, value in document.items():
+        tables = value if isinstance(value, list) else [value]
+        for table in tables:
+            lines.append(f"[[{name}]]" if isinstance(value, list) else f"[{name}]")
+            lines += [f"{key} = {json.dumps(entry)}" for key, entry in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def run(*arguments: str) -> int:
+    """The exit status of `steelyard ARGUMENTS`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["steelyard", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    code = ended.value.code
+    return code if isinstance(code, int) else 0 if code is None else 1
+
+
+def test_build_verify_report_inspect(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("verify", str(built), "--quiet") == 0
+    assert "every law holds" in capsys.readouterr().out
+    assert run("report", str(built), "--json") == 0
+    figures = json.loads(capsys.readouterr().out)
+    required = (
+        "documents tokens rejected tail_tokens steps num_micro_batches imbalance_degree "
+        "imbalance_degree_mean displacement_mean displacement_max tokens_per_step_cv "
+        "max_tokens_seen lockstep_time cp_attention cp_tokens"
+    )
+    assert set(required.split()) <= set(figures)
+    assert set(figures["baselines"]) == {"concat", "reorder"}
+    assert figures["baselines"]["concat"]["displacement_max"] == 0
+    assert run("report", str(built)) == 0
+    assert "this set" in capsys.readouterr().out
+    assert run("inspect", str(built), "--step", "2", "--slot", "1", "--text", "20", "--json") == 0
+    batch = json.loads(capsys.readouterr().out)
+    assert sum(piece["tokens"] for piece in batch["pieces"]) == batch["tokens"]
+    assert sum(rank["tokens"] for rank in batch["cp"]["4"]) == batch["tokens"]
+    assert all(piece["text"] for piece in batch["pieces"])
+    assert run("inspect", str(built), "--step", "2") == 0
+
+
+def test_results_are_on_stdout_and_progress_on_stderr(
+    config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert run("build", "--config", str(config_file), "--out", out, "--dry-run", "--json") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["totals"]["steps"] > 0
+    for words in ("tokenizer", "tokenize lines: 500 documents", "plan"):
+        assert words in captured.err
+
+
+def test_replan_from_the_command_line(
+    config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert run("build", "--config", str(config_file), "--out", out, "--quiet") == 0
+    assert run("replan", out, "--cp-size", "3", "--strategy", "per_sequence", "--quiet") == 0
+    assert run("verify", out, "--json", "--quiet") == 0
+    assert run("replan", out, "--cp-size", "3", "--strategy", "diagonal") == 2
+    assert "no strategy 'diagonal'; known: per_sequence, per_document" in capsys.readouterr().err
+
+
+def test_a_damaged_set_is_status_1_and_names_the_file(
+    config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert run("build", "--config", str(config_file), "--out", str(out), "--quiet") == 0
+    shard = out / "shards" / "00001.parquet"
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.write_bytes(content)
+    capsys.readouterr()
+    assert run("verify", str(out), "--quiet") == 1
+    error = capsys.readouterr().err
+    assert "shards/00001.parquet" in error
+    assert "row group 0" in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["build", "--config", "nowhere.toml"], "nowhere.toml: No such file"),
+        (["verify", "nowhere"], "nowhere"),
+        (["report", "nowhere"], "nowhere"),
+        (["inspect", "nowhere", "--step", "0"], "nowhere"),
+        (["replan", "nowhere", "--cp-size", "2"], "nowhere"),
+        (["simulate", "--lengths", "x.csv", "-h"], ""),
+    ],
+)
+def test_mistakes_are_status_2_and_one_line(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status = run(*arguments)
+    error = capsys.readouterr().err
+    assert status in (1, 2) if arguments[0] == "verify" else status == 2
+    assert words in error
+    assert "Traceback" not in error
+
+
+def test_simulate_reads_lengths_from_where_they_are(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lengths.json").write_text(json.dumps([7, 80, 3, 120, 55, 9] * 200))
+    shape = ["--num-micro-batches", "4", "--context-length", "100", "--crossover", "50"]
+    store = next((built / "store").iterdir())
+    for lengths in (str(tmp_path / "lengths.json"), str(store / "lengths.u32")):
+        arguments = ["simulate", "--lengths", lengths, *shape, "--policies", "concat,reorder"]
+        assert run(*arguments, "--json") == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert [row["policy"] for row in rows] == ["concat", "reorder"]
+        assert rows[0]["displacement_max"] == 0
+        assert all(row["documents_per_s"] > 0 for row in rows)
+    assert run("simulate", "--lengths", str(tmp_path / "x.csv"), *shape) == 2
+    assert "expected fig3, FILE.npy" in capsys.readouterr().err
+
+
+def test_bugs_keep_their_traceback_and_mistakes_have_a_status() -> None:
+    assert exit_status(RuntimeError("bug")) is None
+    assert exit_status(ValueError("a bug of numpy's, say")) is None
+    assert exit_status(ConfigError("mistake")) == 2
+    assert exit_status(VerifyError("broken", path=Path("x"))) == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example_and_stands_in_the_readme(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"Example: steelyard {command}" in re.sub(r"\s+", " ", result.output)
+    assert f"steelyard {command}" in README.read_text()
+
+
+def test_no_command_is_missing_from_these_tests() -> None:
+    assert {command.callback.__name__ for command in app.registered_commands} == set(COMMANDS)  # type: ignore[union-attr]
