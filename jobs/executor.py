@@ -55,6 +55,7 @@ class RayExecutor:
         self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
         import ray
+        from ray.exceptions import RayTaskError
 
         task = ray.remote(num_cpus=1, max_retries=3)(function)
         running: dict[Any, int] = {}
@@ -72,7 +73,7 @@ class RayExecutor:
                 index = running.pop(reference)
                 try:
                     yield index, ray.get(reference)
-                except ray.exceptions.RayTaskError as error:
+                except RayTaskError as error:
                     raise error.as_instanceof_cause() from None
 
 

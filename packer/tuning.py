@@ -84,9 +84,6 @@ def tune_thresholds(
         candidates = [*combinations(COARSE[num_queues], num_queues), *_one_more(best)]
         found = search.ranked(candidates)[:STARTS]
         best = next(iter(search.ranked([best, *map(search.refine, found)])), ())
-    import sys
-
-    print(len(search._known), file=sys.stderr)
     return search.measure(best) or base
 
 

@@ -52,6 +52,14 @@ HOSTILE = (
 )
 
 
+TOO_LARGE_AN_INTAKE = Case(
+    lengths=hostile_lengths("just over half", 16, 60),
+    config=PackingConfig(num_micro_batches=2, context_length=16, max_tokens=17, max_pieces=1),
+    workload=Workload(crossover=10),
+)
+"""Steps that hold 18 tokens and would take in 32."""
+
+
 @st.composite
 def configs(draw: st.DrawFn) -> PackingConfig:
     """Small bounds of every kind, tight ones among them."""

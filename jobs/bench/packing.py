@@ -34,7 +34,7 @@ def run() -> list[dict[str, Any]]:
     """A row a policy and number of micro-batches: documents a CPU second, median of the repeats.
 
     Compiling is not in it; pushing chunks through `Packer` is. `plain_python` is the rule of
-    `wlb` without a bound on displacement, its micro-batches in a heap by work.
+    `wlb` without a bound on displacement, its micro-batches in a heap.
     """
     rows = []
     for num in NUM_MICRO_BATCHES:
@@ -94,7 +94,8 @@ def _plain(config: PackingConfig) -> Callable[[np.ndarray], int]:
 def plain_wlb(lengths: list[int], config: PackingConfig) -> list[list[list[int]]]:
     """`wlb` with one queue, in plain Python: steps of micro-batches of lengths.
 
-    The heap gives micro-batches by work; those without room are put back.
+    One heap holds micro-batches by work; one without room for a piece waits in a second heap, by
+    room, until the pieces, which get shorter, are short enough.
     """
     num, intake = config.num_micro_batches, config.intake_tokens
     threshold = config.thresholds[0]
@@ -112,23 +113,25 @@ def plain_wlb(lengths: list[int], config: PackingConfig) -> list[list[list[int]]
             hand += queued[:num]
             del queued[:num]
         hand.sort(reverse=True)
-        heap = [(0.0, slot) for slot in range(num)]
+        by_work = [(0.0, slot) for slot in range(num)]
+        by_room: list[tuple[int, float, int]] = []
         room = [config.max_tokens] * num
         step: list[list[int]] = [[] for _ in range(num)]
         left = []
         for piece in hand:
-            full = []
-            while heap and room[heap[0][1]] < piece:
-                full.append(heapq.heappop(heap))
-            if heap:
-                work, slot = heap[0]
+            while by_room and -by_room[0][0] >= piece:
+                _, work, slot = heapq.heappop(by_room)
+                heapq.heappush(by_work, (work, slot))
+            while by_work and room[by_work[0][1]] < piece:
+                work, slot = heapq.heappop(by_work)
+                heapq.heappush(by_room, (-room[slot], work, slot))
+            if by_work:
+                work, slot = by_work[0]
                 room[slot] -= piece
                 step[slot].append(piece)
-                heapq.heapreplace(heap, (work + piece * 256 + piece * piece * square, slot))
+                heapq.heapreplace(by_work, (work + piece * 256 + piece * piece * square, slot))
             else:
                 left.append(piece)
-            for entry in full:
-                heapq.heappush(heap, entry)
         hand = left
         steps.append(step)
     return steps

@@ -36,7 +36,9 @@ def take_in(tokens, arrival, thresholds, hand, queued, limits, state, final):
     """Take in what the next step may place; False where that is not known to be complete yet.
 
     Arrivals up to the step's own, none while the hand exceeds A tokens, and further ones until
-    there is a piece for every micro-batch. Only appends, so that it can go on after more pieces.
+    there is a piece for every micro-batch. An arrival is complete when a piece of a later one is
+    there, so the last piece is taken in only at the stream's end. Only appends, so that it can go
+    on after more pieces.
     """
     num_pieces = len(tokens)
     while True:
@@ -156,16 +158,17 @@ def place(tokens, workload, order, limits, slot, work, room):
 
 
 @kernel
-def overdue(arrival, order, num_queued, queued, limits, state):
-    """Whether a piece at hand can no longer run, or would run, out of its displacement bound."""
+def overdue(arrival, order, limits, state):
+    """Whether a piece that may run now is out of its displacement bound, and on which side.
+
+    No queued piece is: those are released before.
+    """
     for rank in range(len(order)):
         age = state[STEP] - arrival[order[rank]]
         if age > limits[MAX_AGE]:
             return LATE
         if age < -limits[MAX_AGE]:
             return EARLY
-    if num_queued > 0 and state[STEP] - arrival[queued[0]] > limits[MAX_AGE]:
-        return LATE
     return MORE
 
 
@@ -223,8 +226,6 @@ def greedy_steps(tokens, workload, arrival, thresholds, hand, queued, limits, st
         if not take_in(tokens, arrival, thresholds, hand, queued, limits, state, final):
             break
         everything = state[TAKEN] == len(tokens)
-        if everything and not final:
-            break
         order = np.empty(state[HAND] + state[QUEUED], np.int64)
         for place_in_hand in range(state[HAND]):
             order[place_in_hand] = hand[place_in_hand]
@@ -232,7 +233,7 @@ def greedy_steps(tokens, workload, arrival, thresholds, hand, queued, limits, st
             tokens, arrival, thresholds, queued, limits, state, everything, order[state[HAND] :]
         )
         order = order[: state[HAND] + released]
-        stop = overdue(arrival, order, state[QUEUED], queued, limits, state)
+        stop = overdue(arrival, order, limits, state)
         if stop == MORE and state[STEP] - state[INTAKE] > limits[MAX_LAG] and not everything:
             stop = LAG
         if stop != MORE:

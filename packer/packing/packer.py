@@ -124,6 +124,7 @@ class Packer:
         filled = self._fill(backlog, self._config, self._workload, final)
         self._backlog = filled.backlog
         if filled.stop is not Stop.MORE:
+            self._ended = True
             raise self._refusal(filled)
         if filled.steps is None:
             return None

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from packer.packing.packer import POLICIES, Packer, Packing, PackingError, pack
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.workload import Workload
-from tests.strategies import HOSTILE, Case, cases, chunkings, hostile_lengths
+from tests.strategies import (
+    HOSTILE,
+    TOO_LARGE_AN_INTAKE,
+    Case,
+    cases,
+    chunkings,
+    hostile_lengths,
+)
 
 SEEN: Counter[str] = Counter()
 """Which rare things a policy's property run came across."""
@@ -73,6 +80,7 @@ def check_order(steps: Steps, workload: Workload) -> None:
 def test_laws_hold_or_the_error_names_a_bound(policy: str) -> None:
     SEEN.clear()
 
+    @example(TOO_LARGE_AN_INTAKE)
     @given(cases(max_pieces=80))
     @settings(max_examples=120, deadline=None, derandomize=True)
     def run(case: Case) -> None:

@@ -6,13 +6,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from packer.packing import kernels, kernels_concat, kernels_order, kernels_printed
 from packer.packing.packer import IntakeTooLarge, Packer, PackingError
 from packer.plan import Steps
 from tests.reference_packing import REFERENCES, Step
-from tests.strategies import Case, cases
+from tests.strategies import TOO_LARGE_AN_INTAKE, Case, cases
 
 
 def as_lists(steps: Steps | None) -> list[Step]:
@@ -59,6 +59,7 @@ def refusal(error: PackingError, stop: str, case: Case) -> str:
 def test_a_policy_equals_its_twin(policy: str) -> None:
     seen: Counter[str] = Counter()
 
+    @example(TOO_LARGE_AN_INTAKE)
     @given(cases(max_pieces=50))
     @settings(max_examples=120, deadline=None, derandomize=True)
     def run(case: Case) -> None:

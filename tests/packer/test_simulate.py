@@ -34,10 +34,10 @@ def test_policies_stand_in_the_order_that_balance_asks() -> None:
     policies = ("concat", "reorder", "wlb", "wlb_printed")
     rows = run(fig3_lengths(40_000, 0), policies)
     assert [row["policy"] for row in rows] == list(policies)
-    concat, reorder, wlb, printed = rows
+    concat, reorder, wlb, printed = rows  # concat cuts, so its ratios stand aside
     assert wlb["excess"] < printed["excess"] < reorder["excess"]
     assert wlb["schedule_time"] < reorder["schedule_time"]
-    assert reorder["lockstep_time"] < concat["lockstep_time"]
+    assert wlb["lockstep_time"] < reorder["lockstep_time"]
     assert (
         concat["displacement_mean"] == reorder["displacement_mean"] == 0 < wlb["displacement_mean"]
     )
