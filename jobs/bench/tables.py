@@ -39,7 +39,8 @@ def balance_table(rows: Rows) -> list[str]:
         dp = row["dp_size"]
         lines.append(
             f"| {row['num_micro_batches']} | {row['max_tokens_over_context']} S "
-            f"| `{row['policy']}` | {row['excess']:.3f} | {row['displacement_mean']:.2f} | {row['displacement_max']} "
+            f"| `{row['policy']}` | {row['excess']:.3f} "
+            f"| {row['displacement_mean']:.2f} | {row['displacement_max']} "
             f"| {row['lockstep_time']:.3f} ({dp}) | {row['schedule_time']:.3f} ({dp}, 4) "
             f"| {row['tokens_per_step_cv']:.2f} |"
         )
