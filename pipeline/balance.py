@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from packer.context_parallel import CPPlan
 from packer.cp_measures import CPMeter
 from packer.measures import BalanceMeter
-from packer.packing.packer import IntakeTooLarge, Packer
+from packer.packing.packer import Packer, with_lower_intake
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.stream import Stream
 from packer.workload import Workload
@@ -44,15 +44,14 @@ def measure_policy(
     parallel: ParallelSettings,
 ) -> dict[str, Any]:
     """The balance another policy would reach on the same stream under the same bounds."""
-    bounds = replace(bounds_of(segment), intake_tokens=0)
-    while True:
+
+    def attempt(bounds: PackingConfig) -> dict[str, Any]:
         meter = _meter(bounds, workload, parallel, len(segment.sources))
-        try:
-            for steps in pack_stream(policy, stream, bounds, workload):
-                meter.add(steps)
-            return meter.result().as_dict()
-        except IntakeTooLarge as overload:
-            bounds = replace(bounds, intake_tokens=overload.sustainable)
+        for steps in pack_stream(policy, stream, bounds, workload):
+            meter.add(steps)
+        return meter.result().as_dict()
+
+    return with_lower_intake(replace(bounds_of(segment), intake_tokens=0), attempt)
 
 
 def pack_stream(

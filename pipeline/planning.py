@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from packer.packing.packer import IntakeTooLarge, Packer, PackingError, pack
+from packer.packing.packer import Packer, PackingError, pack, with_lower_intake
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.stream import SourceLengths, Stream
 from packer.tuning import tune_thresholds
@@ -143,25 +143,14 @@ def write_plan(
     """
     workload = resolve_workload(config.workload)
     stream = open_stream(stores, config)
+
+    def attempt(bounds: PackingConfig) -> dict[str, Any]:
+        return _plan_once(root, scratch, stores, config, stream, bounds, workload)
+
     try:
-        bounds = tuned(stream, config, workload)
+        return with_lower_intake(tuned(stream, config, workload), attempt)
     except PackingError as error:
         raise PlanError(str(error)) from error
-    while True:
-        try:
-            return _plan_once(root, scratch, stores, config, stream, bounds, workload)
-        except IntakeTooLarge as overload:
-            log.warning(
-                "a step cannot hold %d stream tokens within max_tokens %d and max_pieces %d; "
-                "planning again with %d",
-                bounds.intake_tokens,
-                bounds.max_tokens,
-                bounds.max_pieces,
-                overload.sustainable,
-            )
-            bounds = replace(bounds, intake_tokens=overload.sustainable)
-        except PackingError as error:
-            raise PlanError(str(error)) from error
 
 
 def _plan_once(

@@ -8,9 +8,10 @@ holds yet, never more than the displacement bound allows, plus the last chunk.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -30,6 +31,8 @@ SIMULATED = tuple(_MODULES)
 """Those, and what runs in simulations only."""
 MAX_RESTARTS = 64
 """How often the intake is lowered before planning gives up."""
+
+Plan = TypeVar("Plan")
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +66,14 @@ def policy_of(name: str) -> Policy:
 def sustainable_intake(backlog: Backlog, config: PackingConfig) -> tuple[int, int]:
     """What steps held since intake last kept pace, and the intake to try next.
 
-    That is what they held, or a hundredth less than the last where that hardly differs.
+    That is what they held, but no less than three quarters of the last at once, since a few lean
+    steps say little, and at least a hundredth less.
     """
     held = config.intake_tokens
     if backlog.window_steps:
         held = backlog.window_tokens // backlog.window_steps
-    return held, min(held, config.intake_tokens * 99 // 100)
+    tokens = config.intake_tokens
+    return held, min(max(held, tokens * 3 // 4), tokens * 99 // 100)
 
 
 class Packer:
@@ -205,15 +210,31 @@ def pack(policy: str, pieces: Pieces, config: PackingConfig, workload: Workload)
         PackingError: unknown policy, or no plan within the bounds.
         ValueError: pieces that are no stream.
     """
+
+    def attempt(bounds: PackingConfig) -> Packing:
+        packer = Packer(policy, bounds, workload)
+        steps = packer.push(pieces, final=True)
+        return Packing(steps=steps, tail=packer.tail, config=bounds)
+
+    return with_lower_intake(config, attempt)
+
+
+def with_lower_intake(config: PackingConfig, attempt: Callable[[PackingConfig], Plan]) -> Plan:
+    """Plan, and where steps cannot hold the intake, lower it and begin again.
+
+    Args:
+        config: the bounds to begin with.
+        attempt: plans the whole stream from its start under the bounds given.
+
+    Raises:
+        PackingError: no plan within the bounds.
+    """
     for _ in range(MAX_RESTARTS):
-        packer = Packer(policy, config, workload)
         try:
-            steps = packer.push(pieces, final=True)
+            return attempt(config)
         except IntakeTooLarge as error:
-            log.warning("%s: intake lowered to %d tokens: %s", policy, error.sustainable, error)
+            log.warning("a step takes in fewer stream tokens than N * S: %s", error)
             config = replace(config, intake_tokens=error.sustainable)
-        else:
-            return Packing(steps=steps, tail=packer.tail, config=config)
     raise PackingError(
         f"no intake found at which steps keep max_displacement {config.max_displacement}; the last "
         f"tried was {config.intake_tokens} tokens; raise max_displacement, max_tokens "

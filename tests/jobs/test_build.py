@@ -196,7 +196,7 @@ def test_leftovers_of_an_unfinished_build_with_other_settings_are_removed(
 
 
 @pytest.mark.parametrize("policy", ["concat", "reorder", "wlb"])
-@pytest.mark.parametrize("max_pieces", [0, 8])
+@pytest.mark.parametrize("max_pieces", [0, 3, 8])
 def test_every_policy_builds_a_set_that_verify_believes(
     config: RunConfig, tmp_path: Path, policy: str, max_pieces: int
 ) -> None:

@@ -140,7 +140,7 @@ def test_a_tiny_bound_on_pieces_lowers_the_intake_and_holds(policy: str, max_pie
     config = PackingConfig(
         num_micro_batches=4, context_length=64, max_tokens=80, max_pieces=max_pieces
     )
-    case = Case(lengths=(3,) * 500, config=config, workload=Workload(crossover=30))
+    case = Case(lengths=(3,) * 5000, config=config, workload=Workload(crossover=30))
     packing = pack(policy, case.pieces, config, case.workload)
     check_laws(packing, case)
     assert packing.config.intake_tokens == 12 * max_pieces
