@@ -53,11 +53,10 @@ def tokenize_source(
         reporter.line(f"tokenize {source.name}: there already")
         return directory
     splits = plan_splits(source, inputs, split_bytes=split_bytes)
-    names = tuple(file.name for file in inputs)
     units = [
         Unit(
             name=part_name(split.number),
-            arguments=(split, source, names, identity, directory),
+            arguments=(split, source, identity, directory),
             amount=split.num_bytes,
         )
         for split in splits

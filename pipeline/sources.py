@@ -60,14 +60,16 @@ class InputFile:
 class Split:
     """What one task reads: a range of one file, or some whole files.
 
-    `files` are rows of the inputs and `paths` where these are. `[start, stop)` counts bytes of a
-    JSONL file, row groups of a Parquet file, and files where files are taken whole (text, and
-    compressed JSONL). `num_bytes` is about what there is to read, for a measure of progress.
+    `files` are rows of the inputs, `names` and `paths` what and where these are. `[start, stop)`
+    counts bytes of a JSONL file, row groups of a Parquet file, and files where files are taken
+    whole (text, and compressed JSONL). `num_bytes` is about what there is to read, for a measure of
+    progress.
     """
 
     number: int
     format: str
     files: tuple[int, ...]
+    names: tuple[str, ...]
     paths: tuple[str, ...]
     start: int
     stop: int
@@ -166,6 +168,7 @@ def plan_splits(
             number=number,
             format=kind,
             files=files,
+            names=tuple(inputs[file].name for file in files),
             paths=tuple(inputs[file].path for file in files),
             start=start,
             stop=stop,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,7 +68,6 @@ class PartReceipt:
 def tokenize_split(
     split: Split,
     source: SourceConfig,
-    inputs_names: Sequence[str],
     identity: TokenizerIdentity,
     directory: Path,
 ) -> PartReceipt:
@@ -79,7 +78,6 @@ def tokenize_split(
     Args:
         split: what to read.
         source: where the text is in a record.
-        inputs_names: names of all inputs by row, for the list of rejects.
         identity: vocabulary, and what is added at a document's ends.
         directory: the store's.
 
@@ -90,7 +88,7 @@ def tokenize_split(
     engine = load_engine(identity)
     base = directory / _PARTS / schema.part_name(split.number)
     with ExitStack() as stack:
-        part = _PartWriter(stack, base, inputs_names)
+        part = _PartWriter(stack, base, dict(zip(split.files, split.names, strict=True)))
         for batch in read_records(split, text_column=source.text_column):
             part.append(_encode(batch, engine, identity))
         part.close()
@@ -257,14 +255,14 @@ def _with_ends(
 class _PartWriter:
     """A part's files while they are written; the `stack` renames them when it closes."""
 
-    def __init__(self, stack: ExitStack, base: Path, inputs_names: Sequence[str]):
+    def __init__(self, stack: ExitStack, base: Path, names: Mapping[int, str]):
         def path(ending: str) -> Path:
             return stack.enter_context(atomic_path(base.with_name(f"{base.name}.{ending}")))
 
         def table(ending: str, columns: pa.Schema) -> TableWriter:
             return stack.enter_context(TableWriter(path(ending), columns))
 
-        self._names = inputs_names
+        self._names = names
         self._index = table("index.parquet", schema.PART_INDEX)
         self._blocks = table("blocks.parquet", schema.PART_BLOCKS)
         self._rejects = table(_REJECTS, schema.REJECTS)

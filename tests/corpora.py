@@ -139,8 +139,7 @@ def build_store(
     key = store_key(source, inputs, digests, identity, split_bytes)
     splits = plan_splits(source, inputs, split_bytes=split_bytes)
     store = directory / f"{source.name}-{key[:16]}"
-    names = [file.name for file in inputs]
-    receipts = [tokenize_split(split, source, names, identity, store) for split in splits]
+    receipts = [tokenize_split(split, source, identity, store) for split in splits]
     finish_store(
         store,
         name=source.name,

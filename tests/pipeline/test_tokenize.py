@@ -50,8 +50,7 @@ def tokenize_all(
     inputs = list_inputs(source)
     made_with: TokenizerIdentity = replace(tiny_identity(), **identity)
     splits = plan_splits(source, inputs, split_bytes=split_bytes)
-    names = [file.name for file in inputs]
-    receipts = [tokenize_split(split, source, names, made_with, directory) for split in splits]
+    receipts = [tokenize_split(split, source, made_with, directory) for split in splits]
 
     def finish(**changes: Any) -> dict[str, Any]:
         settings = {
