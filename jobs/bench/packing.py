@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import heapq
-import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -135,18 +132,3 @@ def plain_wlb(lengths: list[int], config: PackingConfig) -> list[list[list[int]]
         hand = left
         steps.append(step)
     return steps
-
-
-def main(path: Path) -> None:
-    """Run, print a line a row, and write the rows as JSON."""
-    rows = run()
-    for row in rows:
-        print(
-            f"{row['policy']:>12} N={row['num_micro_batches']:<3} "
-            f"{row['documents_per_s']:>12,.0f} documents/s  {row['ms_per_step']:.3f} ms a step"
-        )
-    path.write_text(json.dumps(rows, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
