@@ -104,7 +104,7 @@ def _tokenize(
     reporter: Reporter,
 ) -> list[TokenStore]:
     store_root = Path(config.shards.store).resolve() if config.shards.store else root / "store"
-    return [
+    stores = [
         TokenStore(
             stages.tokenize_source(
                 source,
@@ -118,6 +118,9 @@ def _tokenize(
         )
         for source in config.sources
     ]
+    for store in stores:
+        store.check_tables()  # planning trusts lengths.u32
+    return stores
 
 
 def _keys(config: RunConfig, stores: list[TokenStore]) -> dict[str, Any]:

@@ -83,8 +83,11 @@ def verify(
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
     """Read everything again, re-check every law; exit 1 with the first offence found."""
+    from pipeline.config import ConfigError
     from pipeline.verify import verify as run
 
+    if not any((directory / name).exists() for name in ("manifest.json", "files.parquet")):
+        raise ConfigError(f"{directory} holds no finished set; make one with steelyard build")
     report = run(directory, progress=show.progress_lines(Reporter(quiet=quiet)))
     if as_json:
         _print_json(show.as_dict(report))
@@ -96,7 +99,7 @@ def verify(
 def report(
     directory: Directory,
     dp_size: Annotated[int | None, typer.Option(min=1, help="Data-parallel ranks.")] = None,
-    pp_size: Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")] = None,
+    pp_size: Annotated[int | None, typer.Option(min=1, max=1024, help="Pipeline stages.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """What a set is worth, beside what other policies make of the same stream."""
@@ -136,8 +139,10 @@ def inspect(
     "--context-length 131072 --max-tokens 163840 --crossover 47100 --policies concat,reorder,wlb"
 )
 def simulate(
-    num_micro_batches: Annotated[int, typer.Option(min=1, help="N, micro-batches of a step.")],
-    context_length: Annotated[int, typer.Option(min=1, help="S, in tokens.")],
+    num_micro_batches: Annotated[
+        int, typer.Option(min=1, max=1 << 20, help="N, micro-batches of a step.")
+    ],
+    context_length: Annotated[int, typer.Option(min=1, max=1 << 26, help="S, in tokens.")],
     lengths: Annotated[
         str,
         typer.Option(
@@ -153,8 +158,12 @@ def simulate(
     pp_size: Annotated[int, typer.Option("--pp-size", "--pp", min=1, help="Pipeline stages.")] = 1,
     steps: Annotated[int, typer.Option(min=1, help="About so many steps.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="Of the fig3 lengths.")] = 0,
-    max_pieces: Annotated[int, typer.Option(min=0, help="Bound on pieces; 0 for none.")] = 0,
-    mean_displacement: Annotated[float, typer.Option(help="Budget for tuned thresholds.")] = 0.5,
+    max_pieces: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Bound on pieces; 0 for none.")
+    ] = 0,
+    mean_displacement: Annotated[
+        float, typer.Option(min=1e-6, max=1e6, help="Budget for tuned thresholds, in steps.")
+    ] = 0.5,
     thresholds: Annotated[str, typer.Option(help="Comma-separated tokens, or tune.")] = "tune",
     objective: Annotated[str, typer.Option(help="What tuning minimises: max (excess).")] = "max",
     as_json: AsJson = False,
@@ -213,7 +222,7 @@ def exit_status(error: Exception) -> int | None:
     from pipeline.config import ConfigError
     from pipeline.lock import Busy
     from pipeline.planning import PlanError
-    from pipeline.shard.manifest import FormatError
+    from pipeline.shard.tables import FormatError, NotInSet
     from pipeline.shard.token_store import StoreError
     from pipeline.sources import SourceError
     from pipeline.tokenizer import TokenizerError
@@ -225,6 +234,7 @@ def exit_status(error: Exception) -> int | None:
         Busy,
         ConfigError,
         FormatError,
+        NotInSet,
         OSError,
         OtherConfiguration,
         PackingError,

@@ -19,6 +19,9 @@ _FIG3_TOKENS_PER_DOCUMENT = 1_500
 """A little below the distribution's mean, so that enough documents are drawn."""
 
 
+_MOST_DOCUMENTS = 100_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationRequest:
     """The command's options."""
@@ -75,7 +78,13 @@ def load_lengths(request: SimulationRequest) -> np.ndarray:
     """
     if request.lengths == "fig3":
         tokens = request.steps * request.num_micro_batches * request.context_length
-        return fig3_lengths(tokens // _FIG3_TOKENS_PER_DOCUMENT + 1, request.seed)
+        count = tokens // _FIG3_TOKENS_PER_DOCUMENT + 1
+        if count > _MOST_DOCUMENTS:
+            raise ConfigError(
+                f"{request.steps} steps of {request.num_micro_batches} x {request.context_length} "
+                f"tokens need {count} documents; at most {_MOST_DOCUMENTS} are drawn, lower --steps"
+            )
+        return fig3_lengths(count, request.seed)
     try:
         lengths = _read_lengths(request.lengths)
     except (OSError, ValueError, KeyError) as error:

@@ -7,13 +7,25 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 
 class ConfigError(ValueError):
     """The configuration is wrong; the message says where, what was found and what is allowed."""
+
+
+NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+_MANY = 2**31 - 1
+"""No count of a step goes beyond this."""
 
 
 class _Table(BaseModel):
@@ -40,12 +52,12 @@ class SourceConfig(_Table):
     """One corpus: where its files are and how they are read."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    paths: tuple[str, ...] = Field(min_length=1)
+    paths: tuple[NonEmpty, ...] = Field(min_length=1)
     format: Literal["auto", "jsonl", "parquet", "text"] = "auto"
     text_column: str = "text"
     pattern: str = "*"
-    weight: float | None = Field(default=None, gt=0)
-    max_epochs: int = Field(default=1, ge=1)
+    weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_epochs: int = Field(default=1, ge=1, le=_MANY)
 
 
 class MixtureConfig(_Table):
@@ -64,12 +76,12 @@ class PackingSettings(_Table):
     """Bounds of a micro-batch and a step, and the policy that fills them."""
 
     policy: Literal["concat", "reorder", "wlb"] = "wlb"
-    num_micro_batches: int = Field(ge=1)
-    context_length: int = Field(ge=1)
-    max_tokens: int | None = None
-    max_pieces: int = Field(default=0, ge=0)
-    max_displacement: int = Field(default=16, ge=1)
-    mean_displacement: float = Field(default=0.5, gt=0)
+    num_micro_batches: int = Field(ge=1, le=1 << 20)
+    context_length: int = Field(ge=1, le=1 << 26)
+    max_tokens: int | None = Field(default=None, le=_MANY)
+    max_pieces: int = Field(default=0, ge=0, le=_MANY)
+    max_displacement: int = Field(default=16, ge=1, le=_MANY)
+    mean_displacement: float = Field(default=0.5, gt=0, allow_inf_nan=False)
     thresholds: tuple[int, ...] | Literal["tune"] = "tune"
     max_queues: int = Field(default=3, ge=1, le=3)
 
@@ -91,7 +103,7 @@ class PackingSettings(_Table):
 class WorkloadSettings(_Table):
     """What a piece costs: a crossover length, or the model that gives one."""
 
-    crossover: int | None = Field(default=None, ge=1)
+    crossover: int | None = Field(default=None, ge=1, le=1 << 26)
     model_config_path: str | None = Field(default=None, alias="model_config")
     constant_tokens: int = Field(default=0, ge=0)
 
@@ -120,8 +132,8 @@ class ContextParallelSettings(_Table):
 class ParallelSettings(_Table):
     """The cluster that the report computes times for; decides nothing in the plan."""
 
-    dp_size: int = Field(default=1, ge=1)
-    pp_size: int = Field(default=1, ge=1)
+    dp_size: int = Field(default=1, ge=1, le=1 << 20)
+    pp_size: int = Field(default=1, ge=1, le=1024)
 
 
 class ShardSettings(_Table):
@@ -200,8 +212,8 @@ def parse_config(document: dict[str, Any], *, name: str) -> RunConfig:
     try:
         return RunConfig.model_validate(document)
     except ValidationError as error:
-        problems = [f"{name}: {_explain(problem)}" for problem in error.errors()]
-        raise ConfigError("\n".join(problems)) from error
+        problems = dict.fromkeys(_explain(problem) for problem in error.errors())
+        raise ConfigError("\n".join(f"{name}: {problem}" for problem in problems)) from error
 
 
 def _apply(document: dict[str, Any], override: str) -> None:
@@ -227,9 +239,11 @@ def _apply(document: dict[str, Any], override: str) -> None:
 
 
 def _explain(problem: Any) -> str:
-    place = ".".join(str(part) for part in problem["loc"]) or "configuration"
+    names = [str(part) for part in problem["loc"] if "[" not in str(part)]  # no names of types
+    place = ".".join(names) or "configuration"
     if problem["type"] != "extra_forbidden":
-        return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
+        message = problem["msg"].removeprefix("Value error, ").replace("tuple", "list")
+        return f"{place}: {message}"
     *parents, key = problem["loc"]
     known = _known_keys(parents)
     near = difflib.get_close_matches(str(key), known, n=1)

@@ -96,7 +96,7 @@ def _gather(job: MoveJob, pieces: InverseSlice) -> tuple[np.ndarray, np.ndarray]
         doc_id, start, stop = pieces.doc_id[mine], pieces.doc_start[mine], pieces.doc_stop[mine]
         found = store.gather(doc_id, start, stop)
         _scatter(ids, starts[mine], stop - start, found)
-        inside = stop < store.lengths[doc_id]
+        inside = stop < store.lengths_of(doc_id)
         labels[mine[inside]] = store.gather(doc_id[inside], stop[inside], stop[inside] + 1)
     return ids, labels
 

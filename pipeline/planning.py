@@ -69,7 +69,20 @@ def packing_config(settings: PackingSettings) -> PackingConfig:
 
 
 def open_stream(stores: Sequence[TokenStore], config: RunConfig) -> Stream:
-    """The seeded, mixed stream of pieces over token stores, in the order of `config.sources`."""
+    """The seeded, mixed stream of pieces over token stores, in the order of `config.sources`.
+
+    Raises:
+        PlanError: a source without documents.
+    """
+    for store in stores:
+        if not store.documents:
+            rejected = store.identity["rejected"]
+            words = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
+            raise PlanError(
+                f"source {store.name!r} has no documents; rejected: {words or 'none'} "
+                f"({store.directory / 'rejects.parquet'}); check its paths, format and "
+                "text_column, or take it out"
+            )
     return Stream(
         [
             SourceLengths(lengths=store.lengths, weight=source.weight, max_epochs=source.max_epochs)

@@ -7,7 +7,7 @@ from typing import Any
 
 from packer.workload import Workload
 from pipeline.balance import measure_cp, measure_plan, measure_policy
-from pipeline.config import ParallelSettings, RunConfig, parse_config
+from pipeline.config import ConfigError, ParallelSettings, RunConfig, parse_config
 from pipeline.planning import open_stream
 from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.token_store import TokenStore
@@ -27,12 +27,21 @@ def report(root: Path, *, parallel: ParallelSettings | None = None) -> dict[str,
     Returns:
         Totals of the manifest; the plan's balance of the first segment at the top level; `cp` by
         degree, the smallest degree's figures at the top level too; `baselines` by policy.
+
+    Raises:
+        ConfigError: `dp_size` does not divide the micro-batches of a step.
+        FormatError: `root` holds no finished set.
     """
     manifest = load_manifest(root)
     config = config_of(manifest)
     workload = workload_of(manifest)
     cluster = parallel or config.parallel
     segment = manifest.segments[0]
+    if segment.num_micro_batches % cluster.dp_size:
+        raise ConfigError(
+            f"dp_size {cluster.dp_size} does not divide the {segment.num_micro_batches} "
+            "micro-batches of a step; give a divisor"
+        )
     by_degree = {
         degree: {"strategy": plan["strategy"], **measure_cp(root, manifest.segments, int(degree))}
         for degree, plan in manifest.cp.items()

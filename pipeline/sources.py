@@ -223,6 +223,12 @@ def open_parquet(path: str, text_column: str) -> pq.ParquetFile:
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"{path} cannot be read as Parquet: {error}") from error
     schema = file.schema_arrow
+    if schema.names.count(text_column) > 1:
+        file.close()
+        raise SourceError(
+            f"{path}: {schema.names.count(text_column)} columns are called {text_column!r}; set "
+            "text_column to one that is there once"
+        )
     column: Any = schema.field(text_column).type if text_column in schema.names else None
     value_type = column.value_type if isinstance(column, pa.DictionaryType) else column
     if value_type not in (pa.string(), pa.large_string(), pa.string_view()):

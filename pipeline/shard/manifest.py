@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_bytes
-from pipeline.shard.tables import FormatError, read_bytes, read_table
+from pipeline.shard.tables import FormatError, NotInSet, read_bytes, read_table
 
 __all__ = [
     "FormatError",
@@ -142,7 +142,7 @@ class Manifest:
         """The segment that holds a step.
 
         Raises:
-            ValueError: no such step.
+            NotInSet: no such step.
         """
         self._check_step(step)
         firsts = [segment.first_step for segment in self.segments]
@@ -152,7 +152,7 @@ class Manifest:
         """The part that holds a step.
 
         Raises:
-            ValueError: no such step.
+            NotInSet: no such step.
         """
         self._check_step(step)
         return int(self.step_part[step])
@@ -176,7 +176,7 @@ class Manifest:
 
     def _check_step(self, step: int) -> None:
         if not 0 <= step < self.num_steps:
-            raise ValueError(f"step {step} is not in 0..{self.num_steps - 1} of {self.directory}")
+            raise NotInSet(f"step {step} is not in 0..{self.num_steps - 1} of {self.directory}")
 
 
 def load_manifest(directory: str | Path) -> Manifest:
@@ -187,6 +187,12 @@ def load_manifest(directory: str | Path) -> Manifest:
     """
     directory = Path(directory)
     path = directory / "manifest.json"
+    if not path.exists():
+        raise FormatError(
+            "is missing: there is no finished set here; make one with: steelyard build "
+            f"--config FILE --out {directory}",
+            path=path,
+        )
     data = read_bytes(path)
     stated = read_bytes(directory / "manifest.sha256").decode("ascii", "replace").strip()
     if sha256_bytes(data) != stated:

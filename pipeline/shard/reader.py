@@ -20,7 +20,7 @@ from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.micro_batch import Chunks, MicroBatch, RankMicroBatch, rank_view, spans
 from pipeline.shard.parts import PartFiles, Row
-from pipeline.shard.tables import FormatError, read_bytes
+from pipeline.shard.tables import FormatError, NotInSet, read_bytes
 from pipeline.shard.token_store import StoreError, TokenStore
 
 
@@ -67,7 +67,7 @@ class Reader(ABC):
         """The micro-batch at a slot of a step.
 
         Raises:
-            ValueError: no such step or slot.
+            NotInSet: no such step or slot.
             FormatError: the bytes that hold it are damaged; names the file and the row group.
         """
 
@@ -84,7 +84,7 @@ class Reader(ABC):
             cp_size: 1, or a degree that has a plan.
 
         Raises:
-            ValueError: a rank or size that this set does not allow; before the first micro-batch.
+            NotInSet: a rank or size that this set does not allow; before the first micro-batch.
             FormatError: damaged bytes.
         """
         slots = self._slots(step, dp_rank=dp_rank, dp_size=dp_size)
@@ -119,7 +119,7 @@ class Reader(ABC):
         """The CP plan of a micro-batch for a degree above 1.
 
         Raises:
-            ValueError: no such step or slot, or the degree has no plan.
+            NotInSet: no such step or slot, or the degree has no plan.
             FormatError: damaged bytes.
         """
         self._check_cp(0, cp_size)
@@ -141,7 +141,7 @@ class Reader(ABC):
         slots = self.manifest.segment_of(step).num_micro_batches
         if dp_size < 1 or slots % dp_size:
             allowed = [size for size in range(1, slots + 1) if slots % size == 0]
-            raise ValueError(
+            raise NotInSet(
                 f"dp_size {dp_size} does not divide the {slots} micro-batches of step {step}; "
                 f"use one of {allowed}, or plan with another num_micro_batches"
             )
@@ -152,13 +152,13 @@ class Reader(ABC):
 
     def _check_cp(self, cp_rank: int, cp_size: int) -> None:
         if cp_size != 1 and cp_size not in self.manifest.cp_sizes:
-            raise ValueError(
+            raise NotInSet(
                 f"no CP plan of degree {cp_size} in {self.manifest.directory}, only of "
                 f"{[1, *self.manifest.cp_sizes]}; make one with: steelyard replan "
                 f"{self.manifest.directory} --cp-size {cp_size}"
             )
         if not 0 <= cp_rank < cp_size:
-            raise ValueError(f"cp_rank {cp_rank} is not in 0..{cp_size - 1}")
+            raise NotInSet(f"cp_rank {cp_rank} is not in 0..{cp_size - 1}")
 
     def _plan_row(self, step: int, slot: int) -> Row:
         """A row that has `cu_seqlens`, from the cheapest file at hand."""
@@ -169,7 +169,7 @@ class Reader(ABC):
         manifest = self.manifest
         segment = manifest.segment_of(step)
         if not 0 <= slot < segment.num_micro_batches:
-            raise ValueError(
+            raise NotInSet(
                 f"slot {slot} is not in 0..{segment.num_micro_batches - 1} of step {step}"
             )
         part = manifest.part_of(step)
@@ -227,7 +227,7 @@ class PlanReader(Reader):
             store = self._stores[index]
             mine = np.flatnonzero(source == index)
             self._check_blocks(int(index), doc_id[mine])
-            goes_on = stop[mine] < store.lengths[doc_id[mine]]
+            goes_on = stop[mine] < store.lengths_of(doc_id[mine])
             ids = store.gather(doc_id[mine], start[mine], stop[mine] + goes_on)
             lengths = stop[mine] - start[mine]
             after = np.cumsum(lengths + goes_on) - 1  # the last id read of each piece

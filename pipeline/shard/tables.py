@@ -11,6 +11,10 @@ from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.schema import FOOTER
 
 
+class NotInSet(ValueError):
+    """A step, slot, rank or degree was asked for that the set does not have."""
+
+
 class FormatError(ValueError):
     """A file is not what the format or its digest says; the message names it.
 

@@ -112,31 +112,48 @@ class TokenStore:
         Raises:
             StoreError: a document or a range of tokens that the store does not have.
         """
-        part = self.part_of(doc_id)
         tokens = stop - start
-        wrong = np.flatnonzero((start < 0) | (tokens < 0) | (stop > self.lengths[doc_id]))
-        if len(wrong):
-            piece = wrong[0]
-            raise StoreError(
-                f"{self.directory}: tokens {start[piece]} to {stop[piece]} of document "
-                f"{doc_id[piece]} were asked for; it has {self.lengths[doc_id[piece]]}"
-            )
+        found = list(self._by_part(doc_id))
+        for group, _, begin, end in found:
+            length = end - begin
+            wrong = (start[group] < 0) | (tokens[group] < 0) | (stop[group] > length)
+            for place in np.flatnonzero(wrong)[:1]:
+                piece = group[place]
+                raise StoreError(
+                    f"{self.directory}: tokens {start[piece]} to {stop[piece]} of document "
+                    f"{doc_id[piece]} were asked for; it has {length[place]}"
+                )
         place = np.cumsum(tokens) - tokens
         ids = np.empty(int(tokens.sum()), self.dtype)
+        for group, part, begin, _ in found:
+            source = self._part_tokens(part)
+            _copy(source, begin + start[group], tokens[group], ids, place[group])
+        return ids
+
+    def lengths_of(self, doc_id: Int64) -> Int64:
+        """Tokens of each document, (pieces,), from the parts' indexes, whose digests are checked.
+
+        `lengths` has the same figures for planning, where `check_tables` vouches for them.
+        """
+        lengths = np.empty(len(doc_id), np.int64)
+        for group, _, begin, end in self._by_part(doc_id):
+            lengths[group] = end - begin
+        return lengths
+
+    def _by_part(self, doc_id: Int64) -> Iterator[tuple[Int64, int, Int64, Int64]]:
+        """For each part: which of the pieces it holds, its number, their documents' spans in it."""
+        part = self.part_of(doc_id)
         order = np.argsort(part, kind="stable")
-        cuts = np.flatnonzero(np.diff(part[order])) + 1
-        for group in np.split(order, cuts):
+        for group in np.split(order, np.flatnonzero(np.diff(part[order])) + 1):
             if len(group):
                 number = int(part[group[0]])
                 offsets = self.part_offsets(number)
-                begin = offsets[doc_id[group] - self.parts.first_doc_id[number]] + start[group]
-                _copy(self._part_tokens(number), begin, tokens[group], ids, place[group])
-        return ids
+                row = doc_id[group] - self.parts.first_doc_id[number]
+                yield group, number, offsets[row], offsets[row + 1]
 
     def tokens_of(self, doc_id: int, start: int = 0, stop: int | None = None) -> np.ndarray:
         """The ids of one document or of a part of it."""
-        self.part_of(np.array([doc_id]))  # refuses a document that is not there
-        end = int(self.lengths[doc_id]) if stop is None else stop
+        end = int(self.lengths_of(np.array([doc_id]))[0]) if stop is None else stop
         return self.gather(*(np.array([value], np.int64) for value in (doc_id, start, end)))
 
     def origin_of(self, doc_id: int) -> tuple[str, int]:

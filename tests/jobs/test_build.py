@@ -18,6 +18,7 @@ from pipeline.config import JobSettings, RunConfig
 from pipeline.lock import Busy, exclusive
 from pipeline.planning import PlanError
 from pipeline.report import report
+from pipeline.shard.token_store import StoreError
 from pipeline.verify import VerifyError, verify
 from tests.jobs.small_run import small_config
 
@@ -224,6 +225,24 @@ def test_too_small_a_corpus_is_refused_with_advice(config: RunConfig, tmp_path: 
     packing = config.packing.model_copy(update={"num_micro_batches": 4096})
     with pytest.raises(PlanError, match=r"less than one step.*lower packing.num_micro_batches"):
         build(config.model_copy(update={"packing": packing}), tmp_path, QUIET)
+
+
+def test_a_source_without_documents_is_refused_and_says_why(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "corpus")
+    source = config.sources[0].model_copy(update={"text_column": "body"})
+    config = config.model_copy(update={"sources": (source, config.sources[1])})
+    with pytest.raises(PlanError, match=r"'lines' has no documents.*500 missing_text.*text_column"):
+        build(config, tmp_path / "out", QUIET)
+
+
+def test_lengths_that_were_changed_are_not_planned_with(config: RunConfig, tmp_path: Path) -> None:
+    build(config, tmp_path, QUIET, dry_run=True)
+    lengths = next(tmp_path.glob("store/*/lengths.u32"))
+    content = bytearray(lengths.read_bytes())
+    content[0] ^= 1
+    lengths.write_bytes(content)
+    with pytest.raises(StoreError, match=r"lengths\.u32"):
+        build(config, tmp_path, QUIET)
 
 
 def test_a_directory_in_use_is_refused(config: RunConfig, tmp_path: Path) -> None:

@@ -125,7 +125,6 @@ def test_a_damaged_set_is_status_1_and_names_the_file(
         (["report", "nowhere"], "nowhere"),
         (["inspect", "nowhere", "--step", "0"], "nowhere"),
         (["replan", "nowhere", "--cp-size", "2"], "nowhere"),
-        (["simulate", "--lengths", "x.csv", "-h"], ""),
     ],
 )
 def test_mistakes_are_status_2_and_one_line(
@@ -158,6 +157,31 @@ def test_simulate_reads_lengths_from_where_they_are(
         assert all(row["documents_per_s"] > 0 for row in rows)
     assert run("simulate", "--lengths", str(tmp_path / "x.csv"), *shape) == 2
     assert "expected fig3, FILE.npy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inspect", "BUILT", "--step", "9999"], "step 9999 is not in 0.."),
+        (["inspect", "BUILT", "--step", "0", "--slot", "4"], "slot 4 is not in 0..3"),
+        (["report", "BUILT", "--dp-size", "3"], "dp_size 3 does not divide the 4"),
+        (["simulate", "SHAPE", "--policies", "best"], "no packing policy 'best'"),
+        (["simulate", "SHAPE", "--dp-size", "3"], "divisor"),
+        (["simulate", "SHAPE", "--max-tokens", "50"], "less than context_length"),
+        (["simulate", "SHAPE", "--steps", "1000000000"], "lower --steps"),
+        (["simulate", "SHAPE", "--objective", "schedule"], "objective 'schedule' is not known"),
+    ],
+)
+def test_asking_for_what_is_not_there_is_status_2(
+    built: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = ["--num-micro-batches", "4", "--context-length", "100000", "--thresholds", "50000"]
+    given = {"BUILT": [str(built)], "SHAPE": shape}
+    status = run(*(part for word in arguments for part in given.get(word, [word])))
+    error = capsys.readouterr().err
+    assert status == 2
+    assert words in error
+    assert "Traceback" not in error
 
 
 def test_bugs_keep_their_traceback_and_mistakes_have_a_status() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config import SourceConfig
@@ -159,6 +160,17 @@ class TestFormat:
             ("jsonl", (0,)),
             ("text", (1, 2)),
         ]
+
+
+class TestParquetColumns:
+    def test_a_column_that_is_there_twice_is_refused(self, tmp_path: Path) -> None:
+        column = pa.array(["x"])
+        pq.write_table(
+            pa.Table.from_arrays([column, column], ["text", "text"]), tmp_path / "a.parquet"
+        )
+        source = source_of(tmp_path / "a.parquet")
+        with pytest.raises(SourceError, match="2 columns are called 'text'"):
+            plan_splits(source, list_inputs(source), split_bytes=1024)
 
 
 class TestSplits:
