@@ -147,7 +147,7 @@ def test_an_intake_that_steps_cannot_hold_is_refused_with_what_they_can() -> Non
         IntakeTooLarge, match=r"take in 256 tokens and held 132.*max_tokens 64"
     ) as told:
         Packer("wlb", config, SQUARE).push(pieces, final=True)
-    assert told.value.sustainable == 132
+    assert told.value.sustainable == 192  # three quarters: a few lean steps say little
 
 
 def test_pack_lowers_the_intake_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -156,7 +156,9 @@ def test_pack_lowers_the_intake_and_says_so(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.WARNING):
         packing = pack("reorder", pieces, config, SQUARE)
     assert packing.config.intake_tokens == 132
-    assert "intake lowered to 132 tokens" in caplog.text
+    assert [record.getMessage()[-36:] for record in caplog.records] == [
+        f"lower the intake to {tokens}, or raise max_tokens 64"[-36:] for tokens in (192, 144, 132)
+    ]
 
 
 def test_a_stream_that_needs_more_pieces_than_it_may_pull_forward_is_refused() -> None:
