@@ -21,6 +21,7 @@ from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file
 from pipeline.shard.manifest import load_manifest, parse_segment
 from pipeline.shard.token_store import TokenStore
+from pipeline.shard.writer import PartReceipt
 from pipeline.tokenizer import TokenizerIdentity, policy_text, resolve_tokenizer
 
 
@@ -72,25 +73,25 @@ def build(
             if dry_run:
                 return BuildResult(plan=plan, balance=balance, finished=False)
 
-            num_parts = len(plan["parts"])
-            parts = [stages.PartReceipt.from_dict(part) for part in plan["parts"]]
-            parts += stages.move_tokens(
+            num_parts = segment.parts
+            files = [PartReceipt.from_dict(file) for file in plan["files"]]
+            files += stages.move_tokens(
                 root, stores, config, keys["plan"], num_parts, executor, ledger, reporter
             )
             cp = {}
             for cp_size in config.context_parallel.sizes:
                 strategy = config.context_parallel.strategy
                 job = CPJob(root=str(root), cp_size=cp_size, strategy=strategy, workload=workload)
-                parts += stages.plan_cp(job, keys["plan"], num_parts, executor, ledger, reporter)
+                files += stages.plan_cp(job, keys["plan"], num_parts, executor, ledger, reporter)
                 measures = measure_cp(root, [segment], cp_size)
                 cp[str(cp_size)] = {"strategy": strategy, **measures}
 
-            stages.sweep(root, parts)
+            stages.sweep(root, files)
             manifest = _manifest(root, config, identity, stores, plan, keys) | {
                 "balance": balance,
                 "cp": cp,
             }
-            publish(root, manifest, parts, ["steps.parquet", "tail.parquet"])
+            publish(root, manifest, files)
             ledger.remove()
         stages.remove_scratch(root)
     return BuildResult(plan=plan, balance=balance, finished=True)

@@ -64,7 +64,7 @@ def replan(
                     str(cp_size): {"strategy": strategy, **measures},
                 }
             del document["digests"]
-            publish(root, document, kept, ["steps.parquet", "tail.parquet"])
+            publish(root, document, kept)
             ledger.remove()
     reporter.line(f"{root}: CP degrees {', '.join(sorted(document['cp'], key=int))}")
 

@@ -22,7 +22,7 @@ from pipeline.ledger import Ledger, Receipt
 from pipeline.materialize import MoveJob, assemble_shard, scatter_run
 from pipeline.planning import write_plan
 from pipeline.publish import WORK
-from pipeline.runs import RunGroups, run_path
+from pipeline.runs import RunGroups, inverse_is_there, run_path
 from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
 from pipeline.shard.writer import PartReceipt
@@ -99,7 +99,7 @@ def plan(
 ) -> Receipt:
     """Plan the stream, unless the ledger has this plan whole; the stage's receipt."""
     receipt = ledger.receipt(key, "plan")
-    if receipt is not None and all(_is_there(root, part) for part in receipt["parts"]):
+    if receipt is not None and _plan_is_there(root, receipt):
         reporter.line("plan: there already")
         return receipt
     with reporter.stage("plan", total=1, unit="stream") as stage:
@@ -212,6 +212,13 @@ def dtype_of(stores: Sequence[TokenStore]) -> str:
 def rows_per_group(config: RunConfig) -> int:
     """Micro-batches of a shard's row group."""
     return max(1, config.shards.row_group_tokens // config.packing.context_length)
+
+
+def _plan_is_there(root: Path, receipt: Receipt) -> bool:
+    parts = range(receipt["segment"]["parts"])
+    return all(_is_there(root, file) for file in receipt["files"]) and all(
+        inverse_is_there(root / WORK, part) for part in parts
+    )
 
 
 def _done(root: Path, ledger: Ledger, key: str, unit: Unit) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from packer.context_parallel import CPPlan
 from packer.cp_measures import CPMeter
 from packer.measures import BalanceMeter
 from packer.packing.packer import Packer, with_lower_intake
-from packer.plan import PackingConfig, Pieces, Steps
+from packer.plan import PackingConfig
 from packer.stream import Stream
 from packer.workload import Workload
 from pipeline.config import ParallelSettings
@@ -47,25 +47,11 @@ def measure_policy(
 
     def attempt(bounds: PackingConfig) -> dict[str, Any]:
         meter = _meter(bounds, workload, parallel, len(segment.sources))
-        for steps in pack_stream(policy, stream, bounds, workload):
+        for steps in Packer(policy, bounds, workload).steps_of(stream.chunks()):
             meter.add(steps)
         return meter.result().as_dict()
 
     return with_lower_intake(replace(bounds_of(segment), intake_tokens=0), attempt)
-
-
-def pack_stream(
-    policy: str, stream: Stream, bounds: PackingConfig, workload: Workload
-) -> Iterator[Steps]:
-    """The steps that a policy makes of a stream, as they come; the tail is left aside."""
-    packer = Packer(policy, bounds, workload)
-    for pieces in stream.chunks():
-        steps = packer.push(pieces)
-        if steps is not None:
-            yield steps
-    steps = packer.push(Pieces.empty(), final=True)
-    if steps is not None:
-        yield steps
 
 
 def measure_cp(root: Path, segments: Sequence[Segment], cp_size: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def digest_inputs(inputs: Sequence[InputFile], *, cache: Path) -> tuple[str, ...
         inputs: the files of one source.
         cache: JSON of what earlier runs saw; rewritten.
     """
-    seen = json.loads(cache.read_text()) if cache.exists() else {}
+    seen = _read(cache)
     stamps = [f"{file.bytes}-{Path(file.path).stat().st_mtime_ns}" for file in inputs]
 
     def digest(file: InputFile, stamp: str) -> str:
@@ -39,3 +39,12 @@ def digest_inputs(inputs: Sequence[InputFile], *, cache: Path) -> tuple[str, ...
     }
     write_atomically(cache, json.dumps(entries).encode())
     return digests
+
+
+def _read(cache: Path) -> dict[str, list[str]]:
+    """What earlier runs saw; nothing where the cache is missing or damaged."""
+    try:
+        seen = json.loads(cache.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return seen if isinstance(seen, dict) else {}

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from packer.plan import Pieces, Steps
 from pipeline.runs import RunGroups, write_inverse
 from pipeline.shard import schema
-from pipeline.shard.writer import PartReceipt, write_parquet, write_part
+from pipeline.shard.writer import PartReceipt, write_part, write_table
 
 
 class PlanParts:
@@ -29,6 +29,10 @@ class PlanParts:
         self._step_tables: list[pa.Table] = []
         self._targets = self._tokens = self._pieces = self._documents = self._cut = 0
         self.num_steps = 0
+
+    @property
+    def num_parts(self) -> int:
+        return len(self._receipts)
 
     @property
     def has_steps(self) -> bool:
@@ -48,12 +52,12 @@ class PlanParts:
         self._held = [rest] if rest.num_steps else []
 
     def finish(self) -> list[PartReceipt]:
-        """Write what is held and `steps.parquet`; the plan parts' receipts, in order."""
+        """Write what is held and `steps.parquet`; the receipts, that of `steps.parquet` last."""
         if self._held:
             self._write(Steps.concatenate(self._held))
             self._held = []
-        write_parquet(pa.concat_tables(self._step_tables), self._root / "steps.parquet")
-        return self._receipts
+        table = write_table(pa.concat_tables(self._step_tables), self._root, "steps.parquet")
+        return [*self._receipts, table]
 
     def totals(self, tail: Pieces) -> dict[str, Any]:
         """Counts over every piece of the stream, placed or in the tail (FORMAT.md section 6)."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.packing.packer import Packer, PackingError, pack, with_lower_intake
-from packer.plan import PackingConfig, Pieces, Steps
+from packer.plan import PackingConfig, Pieces
 from packer.stream import SourceLengths, Stream
 from packer.tuning import tune_thresholds
 from packer.workload import SCALE, Workload, crossover_from_file
@@ -29,7 +29,7 @@ from pipeline.plan_parts import PlanParts, tail_table
 from pipeline.runs import RunGroups
 from pipeline.shard.manifest import Segment, SegmentSource
 from pipeline.shard.token_store import TokenStore
-from pipeline.shard.writer import write_parquet
+from pipeline.shard.writer import write_table
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ def write_plan(
         config: the whole configuration; `plan_key` says what of it matters.
 
     Returns:
-        The stage's receipt: `parts` (a receipt each), `segment`, `totals`, in JSON types.
+        The stage's receipt: `files` (a receipt each), `segment`, `totals`, in JSON types.
 
     Raises:
         PlanError: the stream allows no step within the bounds.
@@ -186,9 +186,8 @@ def _plan_once(
         num_sources=len(stores),
     )
     run = stream.chunks()
-    for pieces in run:
-        _keep(parts, packer.push(pieces))
-    _keep(parts, packer.push(Pieces.empty(), final=True))
+    for steps in packer.steps_of(run):
+        parts.add(steps)
     selected = run.selection()
     stream_tokens = int(selected.tokens.sum())
     if not parts.has_steps:
@@ -197,20 +196,14 @@ def _plan_once(
             f"step of {bounds.intake_tokens} tokens and {bounds.num_micro_batches} pieces; add "
             "documents, or lower packing.num_micro_batches or packing.context_length"
         )
-    receipts = parts.finish()
-    write_parquet(tail_table(packer.tail), root / "tail.parquet")
+    receipts = [*parts.finish(), write_table(tail_table(packer.tail), root, "tail.parquet")]
     unselected = int(selected.unselected_tokens[selected.epoch == 0].sum())
-    segment = _segment(config, bounds, len(receipts), parts.num_steps, stream_tokens)
+    segment = _segment(config, bounds, parts.num_parts, parts.num_steps, stream_tokens)
     return {
-        "parts": [receipt.as_dict() for receipt in receipts],
+        "files": [receipt.as_dict() for receipt in receipts],
         "segment": asdict(segment),
         "totals": parts.totals(packer.tail) | {"unselected_tokens": unselected},
     }
-
-
-def _keep(parts: PlanParts, steps: Steps | None) -> None:
-    if steps is not None:
-        parts.add(steps)
 
 
 def _segment(

@@ -26,23 +26,21 @@ WORK = ".build"
 """Working state inside a set's directory; no part of the set."""
 
 
-def publish(
-    root: Path, manifest: dict[str, Any], parts: Sequence[PartReceipt], tables: Sequence[str]
-) -> None:
+def publish(root: Path, manifest: dict[str, Any], receipts: Sequence[PartReceipt]) -> None:
     """Write the set's indexes and manifest; afterwards the set exists.
 
     Args:
         root: the set's directory.
         manifest: every field of FORMAT.md section 6 but `digests`.
-        parts: receipts of the plan, the shards and the CP plans, in the order of files.parquet.
-        tables: other files of the set, relative to `root`.
+        receipts: of every file of the set, in any order.
     """
+    ordered = sorted(receipts, key=_place)
     recover(root)
     stage = root / WORK / "publish"
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
-    write_parquet(_files_table(root, parts, tables), stage / "files.parquet")
-    write_parquet(_row_groups_table(parts), stage / "row_groups.parquet")
+    write_parquet(_files_table(ordered), stage / "files.parquet")
+    write_parquet(_row_groups_table(ordered), stage / "row_groups.parquet")
     named = {
         name: digests.sha256_file(stage / name) for name in ("files.parquet", "row_groups.parquet")
     }
@@ -65,45 +63,52 @@ def recover(root: Path) -> None:
     shutil.rmtree(stage)
 
 
-def _files_table(root: Path, parts: Sequence[PartReceipt], tables: Sequence[str]) -> pa.Table:
+def _place(receipt: PartReceipt) -> tuple[int, int, str]:
+    """The order of files.parquet: plan, shards, CP plans by degree, then the tables."""
+    folder = receipt.path.rpartition("/")[0]
+    if folder.startswith("cp="):
+        return 2, int(folder.removeprefix("cp=")), receipt.path
+    return {"plan": 0, "shards": 1, "": 3}[folder], 0, receipt.path
+
+
+def _files_table(receipts: Sequence[PartReceipt]) -> pa.Table:
     rows = [
         {
-            "path": part.path,
-            "bytes": part.bytes,
-            "sha256": part.sha256,
-            "content_sha256": part.content_sha256,
+            "path": receipt.path,
+            "bytes": receipt.bytes,
+            "sha256": receipt.sha256,
+            "content_sha256": receipt.content_sha256,
         }
-        for part in parts
+        for receipt in receipts
     ]
-    for name in tables:
-        size, digest = (root / name).stat().st_size, digests.sha256_file(root / name)
-        rows.append({"path": name, "bytes": size, "sha256": digest, "content_sha256": None})
     return pa.Table.from_pylist(rows, schema=schema.FILES)
 
 
-def _row_groups_table(parts: Sequence[PartReceipt]) -> pa.Table:
+def _row_groups_table(receipts: Sequence[PartReceipt]) -> pa.Table:
     rows = [
         {
-            "path": part.path,
+            "path": receipt.path,
             "row_group": group.row_group,
             "first_step": group.first_step,
             "offset": group.offset,
             "length": group.length,
             "xxh3_128": group.xxh3_128,
         }
-        for part in parts
-        for group in part.row_groups
+        for receipt in receipts
+        for group in receipt.row_groups
     ]
     return pa.Table.from_pylist(rows, schema=schema.ROW_GROUPS)
 
 
 def read_receipts(root: Path) -> list[PartReceipt]:
-    """The receipts that a published set was made from, in the order of files.parquet."""
+    """The receipts that a published set was made from, in the order of files.parquet.
+
+    Its tables must have been checked (`load_manifest`).
+    """
     groups: dict[str, list[RowGroup]] = {}
     for row in pq.read_table(root / "row_groups.parquet").to_pylist():
         groups.setdefault(row.pop("path"), []).append(RowGroup(**row))
     return [
-        PartReceipt(**row, row_groups=tuple(groups[row["path"]]))
+        PartReceipt(**row, row_groups=tuple(groups.get(row["path"], ())))
         for row in pq.read_table(root / "files.parquet").to_pylist()
-        if row["path"] in groups
     ]

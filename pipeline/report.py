@@ -9,7 +9,10 @@ from packer.workload import Workload
 from pipeline.balance import measure_cp, measure_plan, measure_policy
 from pipeline.config import ConfigError, ParallelSettings, RunConfig, parse_config
 from pipeline.planning import open_stream
+from pipeline.publish import read_receipts
+from pipeline.shard.digests import sha256_file
 from pipeline.shard.manifest import Manifest, load_manifest
+from pipeline.shard.tables import FormatError
 from pipeline.shard.token_store import TokenStore
 
 BASELINES = ("concat", "reorder")
@@ -42,6 +45,7 @@ def report(root: Path, *, parallel: ParallelSettings | None = None) -> dict[str,
             f"dp_size {cluster.dp_size} does not divide the {segment.num_micro_batches} "
             "micro-batches of a step; give a divisor"
         )
+    check_parts(root, ("plan/", *(f"cp={size}/" for size in manifest.cp_sizes)))
     by_degree = {
         degree: {"strategy": plan["strategy"], **measure_cp(root, manifest.segments, int(degree))}
         for degree, plan in manifest.cp.items()
@@ -67,6 +71,21 @@ def report(root: Path, *, parallel: ParallelSettings | None = None) -> dict[str,
     }
 
 
+def check_parts(root: Path, folders: tuple[str, ...]) -> None:
+    """Compare the parts in `folders` with their digests.
+
+    Raises:
+        FormatError: one is damaged.
+    """
+    for receipt in read_receipts(root):
+        if receipt.path.startswith(folders) and sha256_file(root / receipt.path) != receipt.sha256:
+            raise FormatError(
+                "is damaged: its SHA-256 is not that of files.parquet; steelyard verify names the "
+                "row group",
+                path=root / receipt.path,
+            )
+
+
 def config_of(manifest: Manifest) -> RunConfig:
     """The resolved configuration that a set was built with."""
     return parse_config(dict(manifest.config), name="manifest.json")
@@ -78,5 +97,8 @@ def workload_of(manifest: Manifest) -> Workload:
 
 
 def stores_of(manifest: Manifest) -> list[TokenStore]:
-    """The token stores of a set, in source order."""
-    return [TokenStore(manifest.store_path(index)) for index in range(len(manifest.sources))]
+    """The token stores of a set, in source order, their tables checked."""
+    stores = [TokenStore(manifest.store_path(index)) for index in range(len(manifest.sources))]
+    for store in stores:
+        store.check_tables()
+    return stores

@@ -99,6 +99,11 @@ def read_inverse(scratch: Path, part: int, group: int) -> InverseSlice:
     return InverseSlice(**{name: np.array(columns[i, rows]) for i, name in enumerate(_FIELDS)})
 
 
+def inverse_is_there(scratch: Path, part: int) -> bool:
+    """Whether a plan part's inverse has been written."""
+    return all(_inverse_path(scratch, part, name).exists() for name in ("pieces", "offsets"))
+
+
 def _inverse_path(scratch: Path, part: int, name: str) -> Path:
     return scratch / "inverse" / f"{part_name(part)}.{name}.npy"
 

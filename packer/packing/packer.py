@@ -8,7 +8,7 @@ holds yet, never more than the displacement bound allows, plus the last chunk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TypeVar, cast
@@ -134,6 +134,20 @@ class Packer:
         if filled.steps is None:
             return None
         return replace(filled.steps, first_step=self._first_step + filled.steps.first_step)
+
+    def steps_of(self, chunks: Iterable[Pieces]) -> Iterator[Steps]:
+        """The steps of a whole stream that comes in chunks, as they can be made.
+
+        Raises:
+            PackingError: as `push`.
+        """
+        for pieces in chunks:
+            steps = self.push(pieces)
+            if steps is not None:
+                yield steps
+        steps = self.push(Pieces.empty(), final=True)
+        if steps is not None:
+            yield steps
 
     @property
     def tail(self) -> Pieces:

@@ -26,12 +26,15 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReceipt:
-    """What was written: a row of files.parquet and the rows of row_groups.parquet under it."""
+    """What was written: a row of files.parquet and the rows of row_groups.parquet under it.
+
+    The tables beside the manifest have neither a content digest nor row groups there.
+    """
 
     path: str
     bytes: int
     sha256: str
-    content_sha256: str
+    content_sha256: str | None
     row_groups: tuple[RowGroup, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,6 +58,14 @@ def write_parquet(table: pa.Table, path: Path, *, rows_per_group: int | None = N
             use_dictionary=False,
             write_statistics=False,
         )
+
+
+def write_table(table: pa.Table, root: Path, name: str) -> PartReceipt:
+    """Write a table beside the manifest: `steps.parquet`, `tail.parquet`."""
+    path = root / name
+    write_parquet(table, path)
+    size, digest = path.stat().st_size, digests.sha256_file(path)
+    return PartReceipt(path=name, bytes=size, sha256=digest, content_sha256=None, row_groups=())
 
 
 def write_part(

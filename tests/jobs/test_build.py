@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pipeline.config import JobSettings, RunConfig
 from pipeline.lock import Busy, exclusive
 from pipeline.planning import PlanError
 from pipeline.report import report
+from pipeline.shard.tables import FormatError
 from pipeline.shard.token_store import StoreError
 from pipeline.verify import VerifyError, verify
 from tests.jobs.small_run import small_config
@@ -286,6 +288,35 @@ def test_a_flipped_bit_is_found_in_every_file(config: RunConfig, tmp_path: Path)
             assert "row group" in str(caught.value) or "footer" in str(caught.value)
         path.write_bytes(content)
     verify(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["plan/00001.parquet", "cp=4/00000.parquet", "store/*/lengths.u32", "steps.parquet"]
+)
+def test_report_does_not_measure_damage(config: RunConfig, tmp_path: Path, name: str) -> None:
+    build(config, tmp_path, QUIET)
+    path = next(tmp_path.glob(name))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 16
+    path.write_bytes(content)
+    with pytest.raises((FormatError, StoreError), match=path.name):
+        report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "lost", [".build/inverse", "steps.parquet", "tail.parquet", ".build/inputs-lines.json"]
+)
+def test_what_is_lost_between_two_runs_is_made_again(
+    config: RunConfig, built: Path, tmp_path: Path, lost: str
+) -> None:
+    build(config, tmp_path, QUIET, dry_run=True)
+    path = tmp_path / lost
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.write_bytes(b"{")
+    build(config, tmp_path, QUIET)
+    assert digests(tmp_path) == digests(built)
 
 
 def test_ray_is_not_needed_to_map(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pipeline import publish as module
 from pipeline.lock import Busy, exclusive
 from pipeline.publish import publish, read_receipts, recover
 from pipeline.shard.atomic import atomic_path
-from pipeline.shard.writer import PartReceipt, write_part
+from pipeline.shard.writer import PartReceipt, write_part, write_table
 
 
 def parts_of(root: Path) -> list[PartReceipt]:
@@ -36,8 +36,8 @@ def test_a_receipt_names_every_byte_but_the_magic(tmp_path: Path) -> None:
 
 def test_the_manifest_and_its_digest_agree_and_receipts_read_back(tmp_path: Path) -> None:
     parts = parts_of(tmp_path)
-    (tmp_path / "steps.parquet").write_bytes(b"steps")
-    publish(tmp_path, {"totals": {}}, parts, ["steps.parquet"])
+    parts.append(write_table(pa.table({"step": [0]}), tmp_path, "steps.parquet"))
+    publish(tmp_path, {"totals": {}}, parts[::-1])
     digest = hashlib.sha256((tmp_path / "manifest.json").read_bytes()).hexdigest()
     assert (tmp_path / "manifest.sha256").read_text() == f"{digest}\n"
     assert read_receipts(tmp_path) == parts
@@ -48,7 +48,7 @@ def test_a_publication_cut_short_is_finished_by_the_next_opener(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
 ) -> None:
     parts = parts_of(tmp_path)
-    publish(tmp_path, {"run": "old"}, parts, [])
+    publish(tmp_path, {"run": "old"}, parts)
     replace, left = os.replace, [moves]
 
     def failing(source: Path, target: Path) -> None:
@@ -62,9 +62,9 @@ def test_a_publication_cut_short_is_finished_by_the_next_opener(
         patch.setattr(module.os, "replace", failing)
         if moves < 4:
             with pytest.raises(KeyboardInterrupt):
-                publish(tmp_path, {"run": "new"}, parts, [])
+                publish(tmp_path, {"run": "new"}, parts)
         else:
-            publish(tmp_path, {"run": "new"}, parts, [])
+            publish(tmp_path, {"run": "new"}, parts)
     recover(tmp_path)
     text = (tmp_path / "manifest.json").read_bytes()
     assert json.loads(text)["run"] == "new"
