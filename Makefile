@@ -6,7 +6,7 @@ OUT ?= out
 CONFIG ?= jobs/configs/demo.toml
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: setup demo shards train report test test-slow check format bench gpu-check clean
+.PHONY: setup demo shards report test test-slow check format bench clean
 
 setup: $(VENV)/installed
 

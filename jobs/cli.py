@@ -66,7 +66,9 @@ def build(
 @app.command(epilog="Example: steelyard replan out/demo --cp-size 8 --strategy per_document")
 def replan(
     directory: Directory,
-    cp_size: Annotated[list[int], typer.Option(min=2, help="CP degree to plan for; repeatable.")],
+    cp_size: Annotated[
+        list[int], typer.Option(min=2, max=65_536, help="CP degree to plan for; repeatable.")
+    ],
     strategy: Annotated[str, typer.Option(help="per_sequence or per_document.")] = "per_document",
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
@@ -103,13 +105,9 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """What a set is worth, beside what other policies make of the same stream."""
-    from pipeline.config import ParallelSettings
     from pipeline.report import report as run
 
-    parallel = None
-    if dp_size or pp_size:
-        parallel = ParallelSettings(dp_size=dp_size or 1, pp_size=pp_size or 1)
-    figures = run(directory, parallel=parallel)
+    figures = run(directory, dp_size=dp_size, pp_size=pp_size)
     if as_json:
         _print_json(figures)
     else:
@@ -149,13 +147,17 @@ def simulate(
             help="fig3 (the paper's), a .npy or .json of lengths, or FILE.parquet:COLUMN."
         ),
     ] = "fig3",
-    max_tokens: Annotated[int | None, typer.Option(help="S_max; default 1.25 S.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, max=1 << 26, help="S_max; default 1.25 S.")
+    ] = None,
     crossover: Annotated[int, typer.Option(min=1, help="L*, in tokens.")] = 47_100,
     policies: Annotated[str, typer.Option(help="Comma-separated.")] = "concat,reorder,wlb",
     dp_size: Annotated[
         int, typer.Option("--dp-size", "--dp", min=1, help="Data-parallel ranks.")
     ] = 1,
-    pp_size: Annotated[int, typer.Option("--pp-size", "--pp", min=1, help="Pipeline stages.")] = 1,
+    pp_size: Annotated[
+        int, typer.Option("--pp-size", "--pp", min=1, max=1024, help="Pipeline stages.")
+    ] = 1,
     steps: Annotated[int, typer.Option(min=1, help="About so many steps.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="Of the fig3 lengths.")] = 0,
     max_pieces: Annotated[

@@ -74,7 +74,7 @@ class RayExecutor:
                 try:
                     yield index, ray.get(reference)
                 except RayTaskError as error:
-                    raise error.as_instanceof_cause() from None
+                    raise (error.cause or error) from None
 
 
 @contextlib.contextmanager

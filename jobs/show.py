@@ -28,7 +28,7 @@ _CP_COLUMNS = ("cp_attention", "cp_tokens", "tile_waste", "kv_cut", "kv_needed")
 
 
 def _console() -> Console:
-    return Console(highlight=False, width=None if Console().is_terminal else 120)
+    return Console(highlight=False, markup=False, width=None if Console().is_terminal else 120)
 
 
 def _table(title: str, columns: Sequence[str]) -> Table:
@@ -80,7 +80,10 @@ def report(directory: Path, figures: dict[str, Any]) -> None:
         f"not selected {figures['unselected_tokens']:,}; dp {figures['dp_size']}, "
         f"pp {figures['pp_size']}"
     )
-    columns = {**figures["baselines"], f"{figures['policy']} (this set)": figures}
+    possible = {name: row for name, row in figures["baselines"].items() if row is not None}
+    for name in figures["baselines"].keys() - possible.keys():
+        console.print(f"{name}: no plan within the same bounds")
+    columns = {**possible, f"{figures['policy']} (this set)": figures}
     balance(columns, "balance on the same stream")
     if figures["cp"]:
         table = _table("context parallel", ["cp, strategy", *_CP_COLUMNS])
@@ -138,7 +141,7 @@ def micro_batch(figures: dict[str, Any]) -> None:
     console.print(table)
     for index, piece in enumerate(figures["pieces"]):
         if "text" in piece:
-            console.print(f"[{index}] {piece['text']!r}", markup=False)
+            console.print(f"[{index}] {piece['text']!r}")
     for degree, ranks in figures["cp"].items():
         table = _table(f"cp {degree}", ["cp rank", "tokens", "predicted", "chunks (piece: tokens)"])
         for rank in ranks:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from packer.lengths import fig3_lengths
 from packer.simulate import simulate
-from packer.workload import Workload
+from packer.workload import LONGEST_PIECE, Workload
 from pipeline.config import ConfigError
 
 _FIG3_TOKENS_PER_DOCUMENT = 1_500
@@ -89,10 +89,12 @@ def load_lengths(request: SimulationRequest) -> np.ndarray:
         lengths = _read_lengths(request.lengths)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"--lengths {request.lengths}: {error}") from error
-    if lengths.ndim != 1 or not len(lengths) or lengths.dtype.kind not in "iu" or lengths.min() < 1:
+    flat = lengths.ndim == 1 and len(lengths) and lengths.dtype.kind in "iu"
+    if not flat or lengths.min() < 1 or lengths.max() > LONGEST_PIECE:
+        span = f", {lengths.min()} to {lengths.max()}" if flat else ""
         raise ConfigError(
-            f"--lengths {request.lengths}: expected a flat list of positive integers, found "
-            f"{lengths.dtype} of shape {list(lengths.shape)}"
+            f"--lengths {request.lengths}: expected a flat list of integers, 1 to {LONGEST_PIECE}, "
+            f"found {lengths.dtype} of shape {list(lengths.shape)}{span}"
         )
     return lengths.astype(np.int64)
 

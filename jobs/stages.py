@@ -1,4 +1,4 @@
-"""The build's stages: pipeline functions mapped over units of work.
+"""The stages after tokenizing: pipeline functions mapped over units of work.
 
 Each function here is one stage on one page: which units there are, which of them the ledger has
 already, and what is done with the receipts.
@@ -15,78 +15,18 @@ from typing import Any
 from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
-from pipeline.config import RunConfig, SourceConfig, fingerprint
+from pipeline.config import RunConfig, fingerprint
 from pipeline.cp_plans import CPJob, write_cp_part
-from pipeline.inputs import digest_inputs
+from pipeline.describe import dtype_of, rows_per_group
 from pipeline.ledger import Ledger, Receipt
 from pipeline.materialize import MoveJob, assemble_shard, scatter_run
 from pipeline.planning import write_plan
 from pipeline.publish import WORK
 from pipeline.runs import RunGroups, inverse_is_there, run_path
-from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
-from pipeline.shard.writer import PartReceipt
-from pipeline.sources import list_inputs, plan_splits, store_key
-from pipeline.tokenize import PartReceipt as TokenReceipt
-from pipeline.tokenize import finish_store, part_is_there, tokenize_split
-from pipeline.tokenizer import TokenizerIdentity
+from pipeline.shard.writer import FileReceipt
 
 log = logging.getLogger(__name__)
-
-
-def tokenize_source(
-    source: SourceConfig,
-    identity: TokenizerIdentity,
-    root: Path,
-    store_root: Path,
-    executor: Executor,
-    reporter: Reporter,
-    *,
-    split_bytes: int,
-) -> Path:
-    """Tokenize one source, unless its store is there; the store's directory."""
-    inputs = list_inputs(source)
-    digests = digest_inputs(inputs, cache=root / WORK / f"inputs-{source.name}.json")
-    key = store_key(source, inputs, digests, identity, split_bytes=split_bytes)
-    directory = store_root / f"{source.name}-{key[:16]}"
-    if (directory / "source.json").exists():
-        reporter.line(f"tokenize {source.name}: there already")
-        return directory
-    splits = plan_splits(source, inputs, split_bytes=split_bytes)
-    units = [
-        Unit(
-            name=part_name(split.number),
-            arguments=(split, source, identity, directory),
-            amount=split.num_bytes,
-        )
-        for split in splits
-    ]
-    total = sum(unit.amount for unit in units)
-    with (
-        Ledger(directory / "ledger.jsonl") as ledger,
-        reporter.stage(f"tokenize {source.name}", total=total, unit="bytes") as stage,
-    ):
-        receipts = run_units(
-            executor,
-            ledger,
-            key,
-            _tokenize,
-            units,
-            stage,
-            intact=lambda receipt: part_is_there(directory, TokenReceipt.from_dict(receipt)),
-        )
-        finish_store(
-            directory,
-            name=source.name,
-            key=key,
-            identity=identity,
-            inputs=inputs,
-            digests=digests,
-            receipts=[TokenReceipt.from_dict(receipt) for receipt in receipts],
-            splits=splits,
-        )
-        ledger.remove()
-    return directory
 
 
 def plan(
@@ -99,11 +39,12 @@ def plan(
 ) -> Receipt:
     """Plan the stream, unless the ledger has this plan whole; the stage's receipt."""
     receipt = ledger.receipt(key, "plan")
-    if receipt is not None and _plan_is_there(root, receipt):
+    if receipt is not None and _plan_is_there(root, scratch_of(root, key), receipt):
         reporter.line("plan: there already")
         return receipt
+    ledger.forget(["plan"])
     with reporter.stage("plan", total=1, unit="stream") as stage:
-        receipt = write_plan(root, root / WORK, stores, config)
+        receipt = write_plan(root, scratch_of(root, key), stores, config)
         ledger.record(key, "plan", receipt)
         stage.advance(1)
     return receipt
@@ -116,9 +57,9 @@ def plan_cp(
     executor: Executor,
     ledger: Ledger,
     reporter: Reporter,
-) -> list[PartReceipt]:
+) -> list[FileReceipt]:
     """Plan one CP degree for every plan part."""
-    root = Path(job.root)
+    out = Path(job.out)
     units = [
         Unit(name=f"cp={job.cp_size}/{part}", arguments=(job, part)) for part in range(num_parts)
     ]
@@ -130,9 +71,9 @@ def plan_cp(
             _write_cp_part,
             units,
             stage,
-            intact=lambda receipt: _is_there(root, receipt),
+            intact=lambda receipt: _is_there(out, receipt),
         )
-    return [PartReceipt.from_dict(receipt) for receipt in receipts]
+    return [FileReceipt.from_dict(receipt) for receipt in receipts]
 
 
 def move_tokens(
@@ -144,12 +85,12 @@ def move_tokens(
     executor: Executor,
     ledger: Ledger,
     reporter: Reporter,
-) -> list[PartReceipt]:
+) -> list[FileReceipt]:
     """Move the tokens to where the plan says: scatter runs, then assemble shards."""
     dtype = dtype_of(stores)
     job = MoveJob(
         root=str(root),
-        scratch=str(root / WORK),
+        scratch=str(scratch_of(root, plan_key)),
         stores=tuple(str(store.directory) for store in stores),
         dtype=dtype,
         num_parts=num_parts,
@@ -170,7 +111,9 @@ def move_tokens(
                 scatter_run,
                 runs,
                 stage,
-                intact=lambda receipt: run_path(root / WORK, receipt["group"], "offsets").exists(),
+                intact=lambda receipt: run_path(
+                    Path(job.scratch), receipt["group"], "offsets"
+                ).exists(),
             )
     with reporter.stage("move: write shards", total=num_parts, unit="shards") as stage:
         receipts = run_units(
@@ -182,20 +125,27 @@ def move_tokens(
             stage,
             intact=lambda receipt: _is_there(root, receipt),
         )
-    return [PartReceipt.from_dict(receipt) for receipt in receipts]
+    return [FileReceipt.from_dict(receipt) for receipt in receipts]
 
 
-def remove_scratch(root: Path) -> None:
-    """Give back the disk that moving the tokens took."""
-    for name in ("runs", "inverse"):
-        shutil.rmtree(root / WORK / name, ignore_errors=True)
+def scratch_of(root: Path, plan_key: str) -> Path:
+    """Where a plan's inverses and runs are; another plan's never mix with them."""
+    return root / WORK / f"scratch-{plan_key[:16]}"
 
 
-def sweep(root: Path, parts: Sequence[PartReceipt]) -> None:
+def clean_up(root: Path) -> None:
+    """Remove what only an unfinished set needs: scratch, as large as the tokens, and the ledger."""
+    for path in (root / WORK).glob("scratch-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    (root / WORK / "ledger.jsonl").unlink(missing_ok=True)
+
+
+def sweep(root: Path, parts: Sequence[FileReceipt]) -> None:
     """Remove plan, shard and CP files that an unfinished build with other settings left."""
     kept = {part.path for part in parts}
-    for pattern in ("plan/*", "shards/*", "cp=*/*"):
-        for path in root.glob(pattern):
+    for folder in ("plan", "shards", "cp=*"):
+        parts_there = [*root.glob(f"{folder}/[0-9]*.parquet"), *root.glob(f"{folder}/.*.tmp")]
+        for path in sorted(parts_there):
             if path.relative_to(root).as_posix() not in kept:
                 log.warning("removing %s: left by an unfinished build with other settings", path)
                 path.unlink()
@@ -204,20 +154,10 @@ def sweep(root: Path, parts: Sequence[PartReceipt]) -> None:
             directory.rmdir()
 
 
-def dtype_of(stores: Sequence[TokenStore]) -> str:
-    """The shards' token type: the stores'."""
-    return stores[0].dtype.name
-
-
-def rows_per_group(config: RunConfig) -> int:
-    """Micro-batches of a shard's row group."""
-    return max(1, config.shards.row_group_tokens // config.packing.context_length)
-
-
-def _plan_is_there(root: Path, receipt: Receipt) -> bool:
+def _plan_is_there(root: Path, scratch: Path, receipt: Receipt) -> bool:
     parts = range(receipt["segment"]["parts"])
     return all(_is_there(root, file) for file in receipt["files"]) and all(
-        inverse_is_there(root / WORK, part) for part in parts
+        inverse_is_there(scratch, part) for part in parts
     )
 
 
@@ -229,10 +169,6 @@ def _done(root: Path, ledger: Ledger, key: str, unit: Unit) -> bool:
 def _is_there(root: Path, receipt: dict[str, Any]) -> bool:
     path = root / receipt["path"]
     return path.exists() and path.stat().st_size == receipt["bytes"]
-
-
-def _tokenize(*arguments: Any) -> Receipt:
-    return tokenize_split(*arguments).as_dict()
 
 
 def _write_cp_part(job: CPJob, part: int) -> Receipt:

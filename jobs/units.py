@@ -50,6 +50,7 @@ def run_units(
             _advance(stage, unit, receipt)
         else:
             missing.append(index)
+    ledger.forget(units[index].name for index in missing)
     for place, receipt in executor.map(function, [units[index].arguments for index in missing]):
         unit = units[missing[place]]
         ledger.record(key, unit.name, receipt)

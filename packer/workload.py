@@ -12,9 +12,7 @@ the same everywhere, so W is kept in 1/256 of a unit and rounded once a piece.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,18 +91,3 @@ def crossover_of(config: dict[str, Any]) -> int:
     key_value_width = int(config.get("num_key_value_heads") or heads) * head_dim
     linear = 4 * hidden * (query_width + key_value_width) + 6 * hidden * feed_forward
     return max(1, linear // (2 * query_width))
-
-
-def crossover_from_file(path: Path) -> int:
-    """L* from a `config.json` on disk.
-
-    Raises:
-        ValueError: not readable as the JSON of a dense model.
-    """
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    return crossover_of(config)

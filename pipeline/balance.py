@@ -30,7 +30,8 @@ def measure_plan(
     parallel: ParallelSettings,
 ) -> dict[str, Any]:
     """The balance of a segment's plan parts (measures of `packer.measures.Balance`)."""
-    meter = _meter(bounds_of(segment), workload, parallel, len(segment.sources))
+    first, sources = segment.first_step, len(segment.sources)
+    meter = _meter(bounds_of(segment), workload, parallel, sources, first_step=first)
     for part in range(segment.first_part, segment.stop_part):
         meter.add(read_plan_part(root / "plan" / f"{schema.part_name(part)}.parquet"))
     return meter.result().as_dict()
@@ -54,14 +55,23 @@ def measure_policy(
     return with_lower_intake(replace(bounds_of(segment), intake_tokens=0), attempt)
 
 
-def measure_cp(root: Path, segments: Sequence[Segment], cp_size: int) -> dict[str, Any]:
-    """The balance of one CP degree's plans over a chain (measures of `packer.cp_measures`)."""
+def measure_cp(
+    root: Path, segments: Sequence[Segment], cp_size: int, *, out: Path | None = None
+) -> dict[str, Any]:
+    """The balance of one CP degree's plans over a chain (measures of `packer.cp_measures`).
+
+    Args:
+        root: the set's directory.
+        segments: of the chain.
+        cp_size: the degree.
+        out: where `cp=N/` is, if not in `root`.
+    """
     meter = CPMeter()
     for segment in segments:
         for part in range(segment.first_part, segment.stop_part):
             name = f"{schema.part_name(part)}.parquet"
             steps = read_plan_part(root / "plan" / name)
-            plan = read_cp_part(root / f"cp={cp_size}" / name, cp_size)
+            plan = read_cp_part((out or root) / f"cp={cp_size}" / name, cp_size)
             meter.add(plan, steps.pieces.tokens, steps.row_offsets)
     return meter.result().as_dict()
 
@@ -100,7 +110,12 @@ def bounds_of(segment: Segment) -> PackingConfig:
 
 
 def _meter(
-    bounds: PackingConfig, workload: Workload, parallel: ParallelSettings, num_sources: int
+    bounds: PackingConfig,
+    workload: Workload,
+    parallel: ParallelSettings,
+    num_sources: int,
+    *,
+    first_step: int = 0,
 ) -> BalanceMeter:
     return BalanceMeter(
         bounds,
@@ -108,4 +123,5 @@ def _meter(
         dp_size=parallel.dp_size,
         pp_size=parallel.pp_size,
         num_sources=num_sources,
+        first_step=first_step,
     )

@@ -68,7 +68,7 @@ class MixtureConfig(_Table):
     """
 
     seed: int = Field(default=0, ge=0, lt=2**63)
-    target_tokens: int | None = Field(default=None, ge=1)
+    target_tokens: int | None = Field(default=None, ge=1, lt=2**62)
     at_source_end: Literal["stop", "drop"] | None = None
 
 
@@ -77,8 +77,8 @@ class PackingSettings(_Table):
 
     policy: Literal["concat", "reorder", "wlb"] = "wlb"
     num_micro_batches: int = Field(ge=1, le=1 << 20)
-    context_length: int = Field(ge=1, le=1 << 26)
-    max_tokens: int | None = Field(default=None, le=_MANY)
+    context_length: int = Field(ge=1, le=1 << 25)
+    max_tokens: int | None = Field(default=None, le=1 << 26)
     max_pieces: int = Field(default=0, ge=0, le=_MANY)
     max_displacement: int = Field(default=16, ge=1, le=_MANY)
     mean_displacement: float = Field(default=0.5, gt=0, allow_inf_nan=False)
@@ -92,6 +92,9 @@ class PackingSettings(_Table):
                 f"max_tokens is {self.max_tokens} but must be at least context_length "
                 f"{self.context_length}"
             )
+        given = () if self.thresholds == "tune" else self.thresholds
+        if list(given) != sorted(set(given)) or min(given, default=1) < 1:
+            raise ValueError(f"thresholds {list(given)} must be positive and ascending")
         return self
 
     @property
@@ -105,7 +108,7 @@ class WorkloadSettings(_Table):
 
     crossover: int | None = Field(default=None, ge=1, le=1 << 26)
     model_config_path: str | None = Field(default=None, alias="model_config")
-    constant_tokens: int = Field(default=0, ge=0)
+    constant_tokens: int = Field(default=0, ge=0, le=_MANY)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -124,8 +127,9 @@ class ContextParallelSettings(_Table):
 
     @model_validator(mode="after")
     def _degrees(self) -> ContextParallelSettings:
-        if any(size < 2 for size in self.sizes) or len(set(self.sizes)) != len(self.sizes):
-            raise ValueError(f"sizes {list(self.sizes)} must be distinct and at least 2")
+        allowed = all(2 <= size <= 65_536 for size in self.sizes)
+        if not allowed or len(set(self.sizes)) != len(self.sizes):
+            raise ValueError(f"sizes {list(self.sizes)} must be distinct and 2 to 65536")
         return self
 
 
@@ -139,7 +143,7 @@ class ParallelSettings(_Table):
 class ShardSettings(_Table):
     """How the result is cut into files."""
 
-    shard_tokens: int = Field(default=16_777_216, ge=1)
+    shard_tokens: int = Field(default=16_777_216, ge=1, le=1 << 30)
     row_group_tokens: int = Field(default=131_072, ge=1)
     split_bytes: int = Field(default=33_554_432, ge=1024)
     run_tokens: int = Field(default=33_554_432, ge=1024)

@@ -12,9 +12,9 @@ from packer.context_parallel import CPPlan, plan_context_parallel
 from packer.plan import Steps
 from packer.workload import Workload
 from pipeline.config import fingerprint
-from pipeline.plan_parts import read_plan_part
+from pipeline.plan_parts import as_offsets, read_plan_part
 from pipeline.shard import schema
-from pipeline.shard.writer import PartReceipt, write_part
+from pipeline.shard.writer import FileReceipt, write_part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,9 @@ class CPJob:
     """One CP degree of one set."""
 
     root: str
+    """The set's directory, with the plan."""
+    out: str
+    """Where `cp=N/` goes: the same, or where parts wait to be published."""
     cp_size: int
     strategy: str
     workload: Workload
@@ -38,7 +41,7 @@ class CPJob:
         )
 
 
-def write_cp_part(job: CPJob, part: int) -> PartReceipt:
+def write_cp_part(job: CPJob, part: int) -> FileReceipt:
     """Plan one part's micro-batches over `cp_size` ranks and write `cp=N/`'s part."""
     root, name = Path(job.root), f"{schema.part_name(part)}.parquet"
     steps = read_plan_part(root / "plan" / name)
@@ -49,18 +52,18 @@ def write_cp_part(job: CPJob, part: int) -> PartReceipt:
         strategy=job.strategy,
         workload=job.workload,
     )
-    return write_part(cp_table(steps, plan), root, f"cp={job.cp_size}/{name}")
+    return write_part(cp_table(steps, plan), Path(job.out), f"cp={job.cp_size}/{name}")
 
 
 def cp_table(steps: Steps, plan: CPPlan) -> pa.Table:
     """The rows of a CP plan part (FORMAT.md section 4)."""
     rows = np.arange(steps.num_rows)
-    offsets = pa.array(plan.row_offsets.astype(np.int32))
+    offsets = as_offsets(plan.row_offsets)
 
     def ragged(values: np.ndarray) -> pa.ListArray:
         return pa.ListArray.from_arrays(offsets, pa.array(values.astype(np.int32)))
 
-    ranks = np.arange(steps.num_rows + 1, dtype=np.int32) * plan.cp_size
+    ranks = np.arange(steps.num_rows + 1) * plan.cp_size
     return pa.table(
         {
             "step": steps.first_step + rows // steps.num_micro_batches,
@@ -71,7 +74,7 @@ def cp_table(steps: Steps, plan: CPPlan) -> pa.Table:
             "stop": ragged(plan.stop),
             "strategy": pa.array(plan.strategy),
             "predicted": pa.ListArray.from_arrays(
-                pa.array(ranks), pa.array(plan.predicted.reshape(-1))
+                as_offsets(ranks), pa.array(plan.predicted.reshape(-1))
             ),
         },
         schema=schema.CP_PLAN,

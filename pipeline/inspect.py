@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from packer.plan import slot_of
-from pipeline.report import config_of, workload_of
+from packer.workload import SCALE
+from pipeline.built import config_of, workload_of
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.reader import Reader, open_shards
 from pipeline.tokenizer import decode, resolve_tokenizer
@@ -44,7 +45,7 @@ def inspect(root: Path, *, step: int, slot: int = 0, text: int = 0) -> dict[str,
             "doc_id": int(batch.doc_id[i]),
             "doc_start": int(batch.doc_start[i]),
             "tokens": int(tokens[i]),
-            "workload": float(workload.of(tokens[i : i + 1])[0] / 256),
+            "workload": float(workload.of(tokens[i : i + 1])[0] / SCALE),
             "last_label": int(batch.last_labels[i]),
         }
         for i in range(len(tokens))
@@ -59,7 +60,7 @@ def inspect(root: Path, *, step: int, slot: int = 0, text: int = 0) -> dict[str,
         "slot": slot,
         "tokens": len(batch.tokens),
         "num_targets": int(batch.num_targets),
-        "workload": float(batch.workload / 256),
+        "workload": float(batch.workload / SCALE),
         "runs_as": _runs_as(manifest, step, slot),
         "pieces": pieces,
         "cp": {
@@ -96,7 +97,7 @@ def _cp_ranks(reader: Reader, step: int, slot: int, cp_size: int) -> list[dict[s
             {
                 "cp_rank": rank,
                 "tokens": sum(chunk["stop"] - chunk["start"] for chunk in chunks),
-                "predicted": float(row.predicted[rank] / 256),
+                "predicted": float(row.predicted[rank] / SCALE),
                 "chunks": chunks,
             }
         )

@@ -3,13 +3,15 @@
 A part exists when the ledger says so. Workers write a part under a temporary name, rename it, and
 return a receipt; the driver appends the receipt and syncs. A line torn by a crash is dropped, so
 its part is made again. A receipt is found only under the key of its stage, which names everything
-the part depends on, and only while its file is there with the size it had.
+the part depends on. A unit's newest entry alone counts, and before a unit is written anew its old
+receipt is forgotten, so that a receipt never speaks of files that another configuration wrote.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,11 +23,11 @@ Receipt = dict[str, Any]
 
 
 class Ledger:
-    """Receipts by (stage key, unit); see the module's docstring."""
+    """Receipts by unit, each with the key of its stage; see the module's docstring."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._receipts: dict[str, tuple[str, Receipt | None]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         text = path.read_bytes() if path.exists() else b""
         good = 0
@@ -33,7 +35,7 @@ class Ledger:
             entry = _parse(line)
             if entry is None:
                 break
-            self._receipts[entry["key"], entry["unit"]] = entry["receipt"]
+            self._receipts[entry["unit"]] = entry["key"], entry["receipt"]
             good += len(line)
         if good < len(text):
             write_atomically(path, text[:good])
@@ -41,16 +43,25 @@ class Ledger:
 
     def receipt(self, key: str, unit: str) -> Receipt | None:
         """The receipt of a finished unit, or None."""
-        return self._receipts.get((key, unit))
+        found, receipt = self._receipts.get(unit, (key, None))
+        return receipt if found == key else None
 
     def record(self, key: str, unit: str, receipt: Receipt) -> None:
         """Declare a unit finished; its files must be in place."""
-        entry = {"key": key, "unit": unit, "receipt": receipt}
-        body = json.dumps(entry, sort_keys=True, separators=(",", ":"))
-        self._file.write(f"{_checksum(body)} {body}\n".encode())
+        self._append([(key, unit, receipt)])
+
+    def forget(self, units: Iterable[str]) -> None:
+        """Declare units unfinished whose files are about to be written."""
+        self._append([("", unit, None) for unit in units if unit in self._receipts])
+
+    def _append(self, entries: list[tuple[str, str, Receipt | None]]) -> None:
+        for key, unit, receipt in entries:
+            entry = {"key": key, "unit": unit, "receipt": receipt}
+            body = json.dumps(entry, sort_keys=True, separators=(",", ":"))
+            self._file.write(f"{_checksum(body)} {body}\n".encode())
+            self._receipts[unit] = key, receipt
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._receipts[key, unit] = receipt
 
     def remove(self) -> None:
         """Forget everything: the stage is published elsewhere."""

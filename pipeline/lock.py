@@ -17,6 +17,9 @@ class Busy(RuntimeError):
 def exclusive(directory: Path) -> Iterator[None]:
     """Hold `directory` against other jobs on this machine; the lock dies with its process.
 
+    Args:
+        directory: working state of what is held; the lock is a file in it.
+
     Raises:
         Busy: another process holds it.
     """
@@ -27,8 +30,8 @@ def exclusive(directory: Path) -> Iterator[None]:
         except OSError:
             file.seek(0)
             raise Busy(
-                f"another job (process {file.read().strip() or '?'}) works on {directory.parent}; "
-                "wait for it, or choose another --out"
+                f"another job (process {file.read().strip() or '?'}) holds {directory}; "
+                "wait for it to end, or choose another directory"
             ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from packer.plan import Pieces, Steps
 from pipeline.runs import RunGroups, write_inverse
 from pipeline.shard import schema
-from pipeline.shard.writer import PartReceipt, write_part, write_table
+from pipeline.shard.writer import FileReceipt, write_part, write_table
 
 
 class PlanParts:
@@ -25,7 +25,7 @@ class PlanParts:
         self._steps_per_part = steps_per_part
         self._num_sources = num_sources
         self._held: list[Steps] = []
-        self._receipts: list[PartReceipt] = []
+        self._receipts: list[FileReceipt] = []
         self._step_tables: list[pa.Table] = []
         self._targets = self._tokens = self._pieces = self._documents = self._cut = 0
         self.num_steps = 0
@@ -51,7 +51,7 @@ class PlanParts:
         rest = joined.take_steps(whole, joined.num_steps)
         self._held = [rest] if rest.num_steps else []
 
-    def finish(self) -> list[PartReceipt]:
+    def finish(self) -> list[FileReceipt]:
         """Write what is held and `steps.parquet`; the receipts, that of `steps.parquet` last."""
         if self._held:
             self._write(Steps.concatenate(self._held))
@@ -115,7 +115,7 @@ class PlanParts:
 def plan_table(steps: Steps) -> pa.Table:
     """The rows of a plan part (FORMAT.md section 2)."""
     pieces = steps.pieces
-    offsets = _as_offsets(steps.row_offsets)
+    offsets = as_offsets(steps.row_offsets)
 
     def ragged(values: np.ndarray, dtype: type) -> pa.Array:
         return pa.ListArray.from_arrays(offsets, pa.array(values.astype(dtype)))
@@ -152,10 +152,10 @@ def cu_seqlens_array(piece_tokens: np.ndarray, row_offsets: np.ndarray) -> pa.Li
     entry = np.arange(len(piece_tokens) + rows) - row_of_entry  # which of `ends`
     values = ends[entry] - ends[row_offsets[row_of_entry]]
     offsets = row_offsets + np.arange(rows + 1)
-    return pa.ListArray.from_arrays(_as_offsets(offsets), pa.array(values.astype(np.int32)))
+    return pa.ListArray.from_arrays(as_offsets(offsets), pa.array(values.astype(np.int32)))
 
 
-def _as_offsets(offsets: np.ndarray) -> pa.Array:
+def as_offsets(offsets: np.ndarray) -> pa.Array:
     """Arrow's 32-bit list offsets.
 
     Raises:

@@ -7,6 +7,7 @@ them, which is what moving the tokens needs.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -17,7 +18,7 @@ from packer.packing.packer import Packer, PackingError, pack, with_lower_intake
 from packer.plan import PackingConfig, Pieces
 from packer.stream import SourceLengths, Stream
 from packer.tuning import tune_thresholds
-from packer.workload import SCALE, Workload, crossover_from_file
+from packer.workload import SCALE, Workload, crossover_of
 from pipeline.config import (
     ConfigError,
     PackingSettings,
@@ -50,10 +51,19 @@ def resolve_workload(settings: WorkloadSettings) -> Workload:
     crossover = settings.crossover
     try:
         if crossover is None:
-            crossover = crossover_from_file(Path(settings.model_config_path or ""))
+            crossover = crossover_of(_read_json(Path(settings.model_config_path or "")))
         return Workload(crossover=crossover, constant=settings.constant_tokens * SCALE)
     except ValueError as error:
         raise ConfigError(f"workload: {error}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
 
 
 def packing_config(settings: PackingSettings) -> PackingConfig:
@@ -83,16 +93,20 @@ def open_stream(stores: Sequence[TokenStore], config: RunConfig) -> Stream:
                 f"({store.directory / 'rejects.parquet'}); check its paths, format and "
                 "text_column, or take it out"
             )
-    return Stream(
-        [
-            SourceLengths(lengths=store.lengths, weight=source.weight, max_epochs=source.max_epochs)
-            for store, source in zip(stores, config.sources, strict=True)
-        ],
-        seed=config.mixture.seed,
-        context_length=config.packing.context_length,
-        target_tokens=config.mixture.target_tokens,
-        at_source_end=config.at_source_end,
-    )
+    sources = [
+        SourceLengths(lengths=store.lengths, weight=source.weight, max_epochs=source.max_epochs)
+        for store, source in zip(stores, config.sources, strict=True)
+    ]
+    try:
+        return Stream(
+            sources,
+            seed=config.mixture.seed,
+            context_length=config.packing.context_length,
+            target_tokens=config.mixture.target_tokens,
+            at_source_end=config.at_source_end,
+        )
+    except ValueError as error:
+        raise PlanError(str(error)) from error
 
 
 def plan_key(store_keys: Sequence[str], config: RunConfig) -> str:

@@ -15,19 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.shard import digests, schema
 from pipeline.shard.atomic import write_atomically
-from pipeline.shard.writer import PartReceipt, RowGroup, write_parquet
+from pipeline.shard.manifest import Manifest
+from pipeline.shard.tables import read_table
+from pipeline.shard.writer import FileReceipt, RowGroup, write_parquet
 
 _STAGED = ("row_groups.parquet", "files.parquet", "manifest.sha256", "manifest.json")
 WORK = ".build"
 """Working state inside a set's directory; no part of the set."""
 
 
-def publish(root: Path, manifest: dict[str, Any], receipts: Sequence[PartReceipt]) -> None:
+def publish(root: Path, manifest: dict[str, Any], receipts: Sequence[FileReceipt]) -> None:
     """Write the set's indexes and manifest; afterwards the set exists.
+
+    Parts in `staged_parts(root)` move into the set at the same moment.
 
     Args:
         root: the set's directory.
@@ -48,8 +51,23 @@ def publish(root: Path, manifest: dict[str, Any], receipts: Sequence[PartReceipt
     write_atomically(stage / "manifest.json", text.encode())
     digest = hashlib.sha256(text.encode()).hexdigest()
     write_atomically(stage / "manifest.sha256", f"{digest}\n".encode())
+    _drop_strays(root, ordered)
     write_atomically(stage / "complete", b"")
     recover(root)
+
+
+def _drop_strays(root: Path, receipts: Sequence[FileReceipt]) -> None:
+    """Remove waiting parts that are not of this publication but of one that never came."""
+    digest_of = {receipt.path: receipt.sha256 for receipt in receipts}
+    for path in staged_parts(root).rglob("*.parquet"):
+        name = path.relative_to(staged_parts(root)).as_posix()
+        if digest_of.get(name) != digests.sha256_file(path):
+            path.unlink()
+
+
+def staged_parts(root: Path) -> Path:
+    """Where new parts of a set that exists wait for `publish`, under the set's own paths."""
+    return root / WORK / "parts"
 
 
 def recover(root: Path) -> None:
@@ -57,21 +75,29 @@ def recover(root: Path) -> None:
     stage = root / WORK / "publish"
     if not (stage / "complete").exists():
         return
+    for path in sorted(staged_parts(root).rglob("*.parquet")):
+        target = root / path.relative_to(staged_parts(root))
+        target.parent.mkdir(exist_ok=True)
+        os.replace(path, target)
+    shutil.rmtree(staged_parts(root), ignore_errors=True)
     for name in _STAGED:
         if (stage / name).exists():
             os.replace(stage / name, root / name)
     shutil.rmtree(stage)
 
 
-def _place(receipt: PartReceipt) -> tuple[int, int, str]:
+def _place(receipt: FileReceipt) -> tuple[int, int, int, str]:
     """The order of files.parquet: plan, shards, CP plans by degree, then the tables."""
-    folder = receipt.path.rpartition("/")[0]
+    folder, _, name = receipt.path.rpartition("/")
+    if not folder:
+        return 3, 0, 0, name
+    part = int(name.removesuffix(".parquet"))
     if folder.startswith("cp="):
-        return 2, int(folder.removeprefix("cp=")), receipt.path
-    return {"plan": 0, "shards": 1, "": 3}[folder], 0, receipt.path
+        return 2, int(folder.removeprefix("cp=")), part, ""
+    return {"plan": 0, "shards": 1}[folder], 0, part, ""
 
 
-def _files_table(receipts: Sequence[PartReceipt]) -> pa.Table:
+def _files_table(receipts: Sequence[FileReceipt]) -> pa.Table:
     rows = [
         {
             "path": receipt.path,
@@ -84,7 +110,7 @@ def _files_table(receipts: Sequence[PartReceipt]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema.FILES)
 
 
-def _row_groups_table(receipts: Sequence[PartReceipt]) -> pa.Table:
+def _row_groups_table(receipts: Sequence[FileReceipt]) -> pa.Table:
     rows = [
         {
             "path": receipt.path,
@@ -100,15 +126,21 @@ def _row_groups_table(receipts: Sequence[PartReceipt]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema.ROW_GROUPS)
 
 
-def read_receipts(root: Path) -> list[PartReceipt]:
+def read_receipts(manifest: Manifest) -> list[FileReceipt]:
     """The receipts that a published set was made from, in the order of files.parquet.
 
-    Its tables must have been checked (`load_manifest`).
+    Raises:
+        FormatError: one of the two tables is damaged.
     """
+    root, named = manifest.directory, manifest.digests
+    files = read_table(root / "files.parquet", schema.FILES, named["files.parquet"])
+    row_groups = read_table(
+        root / "row_groups.parquet", schema.ROW_GROUPS, named["row_groups.parquet"]
+    )
     groups: dict[str, list[RowGroup]] = {}
-    for row in pq.read_table(root / "row_groups.parquet").to_pylist():
+    for row in row_groups.to_pylist():
         groups.setdefault(row.pop("path"), []).append(RowGroup(**row))
     return [
-        PartReceipt(**row, row_groups=tuple(groups.get(row["path"], ())))
-        for row in pq.read_table(root / "files.parquet").to_pylist()
+        FileReceipt(**row, row_groups=tuple(groups.get(row["path"], ())))
+        for row in files.to_pylist()
     ]

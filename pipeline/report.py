@@ -5,31 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from packer.packing.packer import PackingError
+from packer.stream import Stream
 from packer.workload import Workload
 from pipeline.balance import measure_cp, measure_plan, measure_policy
-from pipeline.config import ConfigError, ParallelSettings, RunConfig, parse_config
+from pipeline.built import check_parts, config_of, stores_of, workload_of
+from pipeline.config import ConfigError, ParallelSettings
 from pipeline.planning import open_stream
-from pipeline.publish import read_receipts
-from pipeline.shard.digests import sha256_file
-from pipeline.shard.manifest import Manifest, load_manifest
-from pipeline.shard.tables import FormatError
-from pipeline.shard.token_store import TokenStore
+from pipeline.shard.manifest import Segment, load_manifest
 
 BASELINES = ("concat", "reorder")
 """Policies that a report puts beside the plan: no displacement at all, and none but what does not
 fit."""
 
 
-def report(root: Path, *, parallel: ParallelSettings | None = None) -> dict[str, Any]:
+def report(root: Path, *, dp_size: int | None = None, pp_size: int | None = None) -> dict[str, Any]:
     """The figures of `steelyard report`, in JSON types.
 
     Args:
         root: the set's directory.
-        parallel: the cluster that times are computed for; the configured one where not given.
+        dp_size: data-parallel ranks that times are computed for; as configured where not given.
+        pp_size: pipeline stages, likewise.
 
     Returns:
         Totals of the manifest; the plan's balance of the first segment at the top level; `cp` by
-        degree, the smallest degree's figures at the top level too; `baselines` by policy.
+        degree, the smallest degree's figures at the top level too; `baselines` by policy, None for
+        one that has no plan within the bounds.
 
     Raises:
         ConfigError: `dp_size` does not divide the micro-batches of a step.
@@ -38,14 +39,16 @@ def report(root: Path, *, parallel: ParallelSettings | None = None) -> dict[str,
     manifest = load_manifest(root)
     config = config_of(manifest)
     workload = workload_of(manifest)
-    cluster = parallel or config.parallel
+    given = {"dp_size": dp_size, "pp_size": pp_size}
+    changes = {name: size for name, size in given.items() if size is not None}
+    cluster = config.parallel.model_copy(update=changes)
     segment = manifest.segments[0]
     if segment.num_micro_batches % cluster.dp_size:
         raise ConfigError(
             f"dp_size {cluster.dp_size} does not divide the {segment.num_micro_batches} "
             "micro-batches of a step; give a divisor"
         )
-    check_parts(root, ("plan/", *(f"cp={size}/" for size in manifest.cp_sizes)))
+    check_parts(manifest, ("plan/", *(f"cp={size}/" for size in manifest.cp_sizes)))
     by_degree = {
         degree: {"strategy": plan["strategy"], **measure_cp(root, manifest.segments, int(degree))}
         for degree, plan in manifest.cp.items()
@@ -65,40 +68,15 @@ def report(root: Path, *, parallel: ParallelSettings | None = None) -> dict[str,
         **{name: smallest[name] for name in ("cp_attention", "cp_tokens") if smallest},
         "cp": by_degree,
         "baselines": {
-            policy: measure_policy(policy, stream, segment, workload, cluster)
-            for policy in BASELINES
+            policy: _baseline(policy, stream, segment, workload, cluster) for policy in BASELINES
         },
     }
 
 
-def check_parts(root: Path, folders: tuple[str, ...]) -> None:
-    """Compare the parts in `folders` with their digests.
-
-    Raises:
-        FormatError: one is damaged.
-    """
-    for receipt in read_receipts(root):
-        if receipt.path.startswith(folders) and sha256_file(root / receipt.path) != receipt.sha256:
-            raise FormatError(
-                "is damaged: its SHA-256 is not that of files.parquet; steelyard verify names the "
-                "row group",
-                path=root / receipt.path,
-            )
-
-
-def config_of(manifest: Manifest) -> RunConfig:
-    """The resolved configuration that a set was built with."""
-    return parse_config(dict(manifest.config), name="manifest.json")
-
-
-def workload_of(manifest: Manifest) -> Workload:
-    """The workload model that a set was planned with."""
-    return Workload(crossover=manifest.workload.crossover, constant=manifest.workload.constant)
-
-
-def stores_of(manifest: Manifest) -> list[TokenStore]:
-    """The token stores of a set, in source order, their tables checked."""
-    stores = [TokenStore(manifest.store_path(index)) for index in range(len(manifest.sources))]
-    for store in stores:
-        store.check_tables()
-    return stores
+def _baseline(
+    policy: str, stream: Stream, segment: Segment, workload: Workload, cluster: ParallelSettings
+) -> dict[str, Any] | None:
+    try:
+        return measure_policy(policy, stream, segment, workload, cluster)
+    except PackingError:
+        return None

@@ -93,12 +93,13 @@ def list_inputs(source: SourceConfig) -> tuple[InputFile, ...]:
     seen: dict[str, str] = {}
     for number, (configured, files) in enumerate(zip(source.paths, listed, strict=True)):
         for name, path in files:
-            if path in seen:
+            real = os.path.realpath(path)
+            if real in seen:
                 raise SourceError(
-                    f"source {source.name!r}: {path} is listed twice, by {seen[path]!r} and by "
-                    f"{configured!r}; remove one of the two paths"
+                    f"source {source.name!r}: {path} is listed twice, by {seen[real]!r} and by "
+                    f"{configured!r}; remove one of the two paths or links"
                 )
-            seen[path] = configured
+            seen[real] = configured
             inputs.append(
                 InputFile(
                     name=f"{number}/{name}" if ambiguous else name,

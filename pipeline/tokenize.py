@@ -35,7 +35,7 @@ _REJECTS = "rejects.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartReceipt:
+class StorePartReceipt:
     """What a finished part holds, for the job's ledger.
 
     `file` is the row of the inputs of its first record, and `records` how many records (lines,
@@ -70,7 +70,7 @@ def tokenize_split(
     source: SourceConfig,
     identity: TokenizerIdentity,
     directory: Path,
-) -> PartReceipt:
+) -> StorePartReceipt:
     """Write the part of a split: its tokens, index and block digests, and what it refused.
 
     The same split gives the same bytes, whoever writes them and however often.
@@ -92,7 +92,7 @@ def tokenize_split(
         for batch in read_records(split, text_column=source.text_column):
             part.append(_encode(batch, engine, identity))
         part.close()
-    return PartReceipt(
+    return StorePartReceipt(
         part=split.number,
         file=split.files[0],
         records=part.records,
@@ -107,7 +107,7 @@ def tokenize_split(
     )
 
 
-def part_is_there(directory: Path, receipt: PartReceipt) -> bool:
+def part_is_there(directory: Path, receipt: StorePartReceipt) -> bool:
     """Whether a part's files still are what its receipt says: all there, whole, tables unchanged.
 
     The tokens are checked by their size alone; their digests are for `verify`.
@@ -134,7 +134,7 @@ def finish_store(
     identity: TokenizerIdentity,
     inputs: Sequence[InputFile],
     digests: Sequence[str],
-    receipts: Sequence[PartReceipt],
+    receipts: Sequence[StorePartReceipt],
     splits: Sequence[Split],
 ) -> dict[str, Any]:
     """Write a store's tables over its parts, and source.json last, which makes it a store.
@@ -205,10 +205,11 @@ class _Encoded:
 
 def _encode(batch: RecordBatch, engine: Engine, identity: TokenizerIdentity) -> _Encoded:
     ids, lengths = engine.encode(batch.texts)
+    empty = lengths == 0  # before BOS and EOS: ends without a middle are no document
     ids, lengths = _with_ends(ids, lengths, identity)
     text_bytes = np.array(batch.text_bytes, np.int64)
     file, record = np.array(batch.file, np.int64), np.array(batch.record, np.int64)
-    kept = (lengths > 0) & (lengths <= MAX_DOCUMENT_TOKENS)
+    kept = ~empty & (lengths <= MAX_DOCUMENT_TOKENS)
     rejects = list(batch.rejects)
     for place in np.flatnonzero(~kept).tolist():
         tokens = int(lengths[place])
@@ -216,9 +217,9 @@ def _encode(batch: RecordBatch, engine: Engine, identity: TokenizerIdentity) -> 
             Reject(
                 file=batch.file[place],
                 record=batch.record[place],
-                reason="too_long" if tokens else "no_tokens",
+                reason="no_tokens" if empty[place] else "too_long",
                 detail=f"{tokens} tokens, at most {MAX_DOCUMENT_TOKENS} are allowed"
-                if tokens
+                if not empty[place]
                 else f"{batch.text_bytes[place]} bytes of text became no token",
             )
         )
@@ -290,8 +291,8 @@ class _PartWriter:
 
 
 def _in_order(
-    receipts: Sequence[PartReceipt], splits: Sequence[Split], directory: Path
-) -> list[PartReceipt]:
+    receipts: Sequence[StorePartReceipt], splits: Sequence[Split], directory: Path
+) -> list[StorePartReceipt]:
     ordered = sorted(receipts, key=lambda receipt: receipt.part)
     if [receipt.part for receipt in ordered] != [split.number for split in splits]:
         raise StoreError(
@@ -301,7 +302,9 @@ def _in_order(
     return ordered
 
 
-def _with_first_record(receipts: Sequence[PartReceipt]) -> Iterator[tuple[PartReceipt, int]]:
+def _with_first_record(
+    receipts: Sequence[StorePartReceipt],
+) -> Iterator[tuple[StorePartReceipt, int]]:
     """Parts in order, each with the records of its first file that earlier parts read."""
     file, records = -1, 0
     for receipt in receipts:
@@ -311,14 +314,14 @@ def _with_first_record(receipts: Sequence[PartReceipt]) -> Iterator[tuple[PartRe
         records += receipt.records
 
 
-def _total(receipts: Sequence[PartReceipt]) -> dict[str, int]:
+def _total(receipts: Sequence[StorePartReceipt]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for receipt in receipts:
         counts.update(dict(receipt.rejected))
     return dict(sorted(counts.items()))
 
 
-def _part_file(directory: Path, receipt: PartReceipt, ending: str) -> Path:
+def _part_file(directory: Path, receipt: StorePartReceipt, ending: str) -> Path:
     return directory / _PARTS / f"{schema.part_name(receipt.part)}.{ending}"
 
 
@@ -328,7 +331,7 @@ def _write_inputs(directory: Path, inputs: Sequence[InputFile], digests: Sequenc
         table.append(columns)
 
 
-def _write_parts(directory: Path, receipts: Sequence[PartReceipt]) -> None:
+def _write_parts(directory: Path, receipts: Sequence[StorePartReceipt]) -> None:
     rows, documents = [], 0
     for receipt, first_record in _with_first_record(receipts):
         rows.append({**asdict(receipt), "first_doc_id": documents, "first_record": first_record})
@@ -337,7 +340,7 @@ def _write_parts(directory: Path, receipts: Sequence[PartReceipt]) -> None:
         table.append([[row[column] for row in rows] for column in schema.PARTS.names])
 
 
-def _write_lengths(directory: Path, receipts: Sequence[PartReceipt]) -> None:
+def _write_lengths(directory: Path, receipts: Sequence[StorePartReceipt]) -> None:
     """Gather the parts' lengths, checking that each part is the one of its receipt."""
     with atomic_path(directory / "lengths.u32") as path, path.open("wb") as file:
         for receipt in receipts:
@@ -354,7 +357,7 @@ def _write_lengths(directory: Path, receipts: Sequence[PartReceipt]) -> None:
             file.write(lengths.to_numpy().astype("<u4").tobytes())
 
 
-def _write_rejects(directory: Path, receipts: Sequence[PartReceipt]) -> None:
+def _write_rejects(directory: Path, receipts: Sequence[StorePartReceipt]) -> None:
     with table_at(directory / _REJECTS, schema.REJECTS) as table:
         for receipt, first_record in _with_first_record(receipts):
             path = _part_file(directory, receipt, _REJECTS)

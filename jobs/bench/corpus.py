@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sysconfig
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
+_LONGEST = 4_000_000
 _SUFFIXES = (
     ".py",
     ".pyi",
@@ -34,8 +36,16 @@ def texts() -> Iterator[str]:
                     yield text
 
 
+def _usable() -> Iterator[str]:
+    """Texts that are not generated tables."""
+    return (text for text in texts() if len(text) < _LONGEST)
+
+
 def write_jsonl(path: Path, *, megabytes: float) -> int:
     """Write about so many megabytes of text as JSONL, once; the bytes of text in it.
+
+    The largest document comes first, so that corpora of all sizes hold it: what a worker needs for
+    one document does not differ between them.
 
     Raises:
         ValueError: this installation does not hold that much text.
@@ -46,14 +56,11 @@ def write_jsonl(path: Path, *, megabytes: float) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     written = 0
     with path.open("w", encoding="utf-8") as file:
-        for text in texts():
+        for text in chain([max(_usable(), key=len)], _usable()):
             if written >= megabytes * 1e6:
                 break
-            size = len(text.encode())
-            if size > 4_000_000:
-                continue  # generated tables
             file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-            written += size
+            written += len(text.encode())
     if written < megabytes * 1e6:
         path.unlink()
         raise ValueError(

@@ -50,11 +50,19 @@ def balance_table(rows: Rows) -> list[str]:
 
 def build_table(rows: Rows) -> list[str]:
     """The build beside the bare library."""
-    lines = ["| what | text | seconds | tokens/s |", "|---|---|---|---|"]
+    lines = [
+        "| what | text | seconds | CPU seconds | tokens/s | tokens/CPU s |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in rows:
-        text = f"{row['text_mb']:.0f} MB" if "text_mb" in row else ""
-        rate = f"{row['tokens_per_s']:,.0f}" if "tokens_per_s" in row else ""
-        lines.append(f"| {row['what']} | {text} | {row['seconds']:.1f} | {rate} |")
+        if "tokens" not in row:
+            lines.append(f"| {row['what']} | | {row['seconds']:.1f} | | | |")
+            continue
+        lines.append(
+            f"| {row['what']} | {row['text_mb']:.0f} MB | {row['seconds']:.1f} "
+            f"| {row['cpu_seconds']:.1f} | {row['tokens_per_s']:,.0f} "
+            f"| {row['tokens_per_cpu_s']:,.0f} |"
+        )
     return lines
 
 

@@ -73,7 +73,8 @@ def sustainable_intake(backlog: Backlog, config: PackingConfig) -> tuple[int, in
     if backlog.window_steps:
         held = backlog.window_tokens // backlog.window_steps
     tokens = config.intake_tokens
-    return held, min(max(held, tokens * 3 // 4), tokens * 99 // 100)
+    lower = tokens * 3 // 4
+    return held, min(max(held, lower), tokens * 99 // 100) if held < tokens else lower
 
 
 class Packer:

@@ -25,7 +25,7 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartReceipt:
+class FileReceipt:
     """What was written: a row of files.parquet and the rows of row_groups.parquet under it.
 
     The tables beside the manifest have neither a content digest nor row groups there.
@@ -41,7 +41,7 @@ class PartReceipt:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, value: dict[str, Any]) -> PartReceipt:
+    def from_dict(cls, value: dict[str, Any]) -> FileReceipt:
         groups = tuple(RowGroup(**group) for group in value["row_groups"])
         return cls(**{**value, "row_groups": groups})
 
@@ -60,17 +60,17 @@ def write_parquet(table: pa.Table, path: Path, *, rows_per_group: int | None = N
         )
 
 
-def write_table(table: pa.Table, root: Path, name: str) -> PartReceipt:
+def write_table(table: pa.Table, root: Path, name: str) -> FileReceipt:
     """Write a table beside the manifest: `steps.parquet`, `tail.parquet`."""
     path = root / name
     write_parquet(table, path)
     size, digest = path.stat().st_size, digests.sha256_file(path)
-    return PartReceipt(path=name, bytes=size, sha256=digest, content_sha256=None, row_groups=())
+    return FileReceipt(path=name, bytes=size, sha256=digest, content_sha256=None, row_groups=())
 
 
 def write_part(
     table: pa.Table, root: Path, name: str, *, rows_per_group: int | None = None
-) -> PartReceipt:
+) -> FileReceipt:
     """Write one part of the plan, the shards or a CP plan.
 
     Args:
@@ -96,7 +96,7 @@ def write_part(
                     xxh3_128=digests.xxh3_128(file.read(length)),
                 )
             )
-    return PartReceipt(
+    return FileReceipt(
         path=name,
         bytes=path.stat().st_size,
         sha256=digests.sha256_file(path),

@@ -10,7 +10,7 @@ from pipeline.shard.reader import Reader, open_plan, open_shards
 from pipeline.verify import verify
 from tests.golden.make import GOLDEN
 
-MANIFEST = "a4eedee0298a97aaf27a164c58308c883dd98241a2edf6d9850d7feef71e4b4b"
+MANIFEST = "a00eb81c8c8be29afc700fb6cb7f1d0bd433d2cd728fa24946a3436efe866c89"
 WHAT_RANKS_SEE = "f77756af9d3754854d644c2b151f1d1f698ef8053bc8321e578172d5451f65bd"
 
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobs import build as build_module
+from jobs import replan as replan_module
+from jobs import tokenizing
 from jobs.build import OtherConfiguration, build
 from jobs.executor import LocalExecutor, RayExecutor
 from jobs.progress import Reporter
 from jobs.replan import replan
+from jobs.tokenizing import find_corpora
 from pipeline.config import JobSettings, RunConfig
 from pipeline.lock import Busy, exclusive
 from pipeline.planning import PlanError
 from pipeline.report import report
 from pipeline.shard.tables import FormatError
 from pipeline.shard.token_store import StoreError
+from pipeline.sources import SourceError
+from pipeline.tokenizer import resolve_tokenizer
 from pipeline.verify import VerifyError, verify
 from tests.jobs.small_run import small_config
 
@@ -66,8 +72,6 @@ class DyingExecutor(LocalExecutor):
 def build_with(
     executor: Any, config: RunConfig, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from contextlib import nullcontext
-
     with monkeypatch.context() as patch:
         patch.setattr(build_module, "open_executor", lambda _: nullcontext(executor))
         build(config, root, QUIET)
@@ -162,7 +166,7 @@ def test_another_plan_never_tokenizes_again_and_another_tokenizer_always_does(
     stores = set((tmp_path / "store").iterdir())
     packing = config.packing.model_copy(update={"num_micro_batches": 2, "policy": "reorder"})
     with monkeypatch.context() as patch:
-        patch.setattr(build_module.stages, "tokenize_split", None)  # would fail if it were called
+        patch.setattr(tokenizing, "tokenize_split", None)  # would fail if it were called
         build(config.model_copy(update={"packing": packing}), tmp_path / "second", QUIET)
     verify(tmp_path / "second")
     assert set((tmp_path / "store").iterdir()) == stores
@@ -256,7 +260,7 @@ def test_replan_adds_degrees_and_touches_nothing_else(
     config: RunConfig, built: Path, tmp_path: Path
 ) -> None:
     build(config, tmp_path, QUIET)
-    replan(tmp_path, (3, 8), "per_sequence", QUIET, JobSettings(executor="local"))
+    replan(tmp_path, (3, 8, 3), "per_sequence", QUIET, JobSettings(executor="local"))
     verify(tmp_path)
     before, after = digests(built), digests(tmp_path)
     changed = {name for name in before if before[name] != after[name]}
@@ -264,6 +268,57 @@ def test_replan_adds_degrees_and_touches_nothing_else(
     added = {name.split("/")[0] for name in set(after) - set(before)}
     assert added == {"cp=3", "cp=8"}
     assert set(report(tmp_path)["cp"]) == {"2", "3", "4", "8"}
+    more = config.context_parallel.model_copy(update={"sizes": (3,), "strategy": "per_sequence"})
+    assert build(config.model_copy(update={"context_parallel": more}), tmp_path, QUIET).finished
+
+
+def test_a_replan_killed_anywhere_leaves_the_set_as_it_was_or_finished(
+    config: RunConfig, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(config, tmp_path, QUIET)
+
+    def replan_with(executor: Any, degrees: tuple[int, ...], strategy: str) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(replan_module, "open_executor", lambda _: nullcontext(executor))
+            replan(tmp_path, degrees, strategy, QUIET)
+
+    for tasks in (0, 2):
+        with pytest.raises(KeyboardInterrupt):
+            replan_with(DyingExecutor(tasks), (2,), "per_sequence")
+        verify(tmp_path)
+        assert digests(tmp_path) == digests(built)
+    replan_with(LocalExecutor(), (5,), "per_document")  # takes nothing from the one that died
+    verify(tmp_path)
+    assert digests(tmp_path)["cp=2/00000.parquet"] == digests(built)["cp=2/00000.parquet"]
+
+
+def test_replan_does_not_sign_damaged_indexes(config: RunConfig, tmp_path: Path) -> None:
+    build(config, tmp_path, QUIET)
+    path = tmp_path / "row_groups.parquet"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=r"row_groups\.parquet"):
+        replan(tmp_path, (3,), "per_document", QUIET, JobSettings(executor="local"))
+
+
+def test_a_file_that_went_missing_is_named_and_the_way_out(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    build(config, tmp_path, QUIET)
+    (tmp_path / "shards" / "00001.parquet").unlink()
+    with pytest.raises(FormatError, match=r"shards/00001\.parquet.*remove manifest\.json"):
+        build(config, tmp_path, QUIET)
+
+
+def test_a_result_inside_its_own_corpus_is_refused(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "corpus")
+    source = config.sources[1].model_copy(update={"paths": (str(tmp_path / "corpus" / "tree"),)})
+    config = config.model_copy(update={"sources": (source,)})
+    out = tmp_path / "corpus" / "tree" / "out"
+    build(config, out, QUIET, dry_run=True)
+    with pytest.raises(SourceError, match="where the result goes"):
+        build(config, out, QUIET)
 
 
 def test_a_flipped_bit_is_found_in_every_file(config: RunConfig, tmp_path: Path) -> None:
@@ -317,6 +372,68 @@ def test_what_is_lost_between_two_runs_is_made_again(
         path.write_bytes(b"{")
     build(config, tmp_path, QUIET)
     assert digests(tmp_path) == digests(built)
+
+
+def test_settings_that_come_back_never_meet_what_others_left(
+    config: RunConfig, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixture = config.mixture.model_copy(update={"seed": 5})
+    other = config.model_copy(update={"mixture": mixture})
+    runs = config.shards.model_copy(update={"run_tokens": 50_000})
+    for tasks, changed in ((25, config), (3, other), (5, other)):
+        with pytest.raises(KeyboardInterrupt):
+            build_with(DyingExecutor(tasks), changed, tmp_path, monkeypatch)
+    build(config.model_copy(update={"shards": runs}), tmp_path, QUIET, dry_run=True)
+    build(config, tmp_path, QUIET)
+    assert digests(tmp_path) == digests(built)
+
+
+def test_a_store_damaged_before_the_tokens_move_stops_the_move(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    build(config, tmp_path, QUIET, dry_run=True)
+    path = next(tmp_path.glob("store/*/parts/00001.tokens"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"00001\.tokens: block 0"):
+        build(config, tmp_path, QUIET)
+
+
+def test_files_of_others_in_the_directory_are_left_alone(
+    config: RunConfig, built: Path, tmp_path: Path
+) -> None:
+    for folder in ("plan", "shards", "cp=9"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "notes.md").write_text("mine")
+    (tmp_path / "plan" / "99999.parquet").write_text("left by an earlier try")
+    build(config, tmp_path, QUIET)
+    kept = {name: digest for name, digest in digests(tmp_path).items() if "notes" not in name}
+    assert kept == digests(built)
+    assert (tmp_path / "cp=9" / "notes.md").read_text() == "mine"
+
+
+def test_a_file_that_changes_while_it_is_read_stops_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(tmp_path / "corpus")
+
+    class Meddling(LocalExecutor):
+        def map(self, function: Any, arguments: Any) -> Iterator[tuple[int, Any]]:
+            yield from super().map(function, arguments)
+            with Path(config.sources[0].paths[0]).open("a") as file:
+                file.write("\n")
+
+    with pytest.raises(SourceError, match="changed while it was read"):
+        build_with(Meddling(), config, tmp_path / "out", monkeypatch)
+
+
+def test_two_jobs_do_not_make_one_store_at_once(config: RunConfig, tmp_path: Path) -> None:
+    identity = resolve_tokenizer(config.tokenizer)
+    corpus = find_corpora(config, identity, tmp_path)[0]
+    lock = corpus.directory.parent / ".build" / corpus.directory.name
+    with exclusive(lock), pytest.raises(Busy):
+        build(config, tmp_path, QUIET)
 
 
 def test_ray_is_not_needed_to_map(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_overrides_are_toml_values_and_bare_words(config_file: Path) -> None:
         ("packing.context_length='long'", ["packing.context_length", "integer"]),
         ("packing.max_tokens=999", ["999", "at least context_length 1000"]),
         ("workload.model_config='m.json'", ["exactly one of crossover and model_config"]),
-        ("context_parallel.sizes=[1,2]", ["at least 2"]),
+        ("context_parallel.sizes=[1,2]", ["distinct and 2 to 65536"]),
         ("parallel.dp_size=3", ["dp_size 3 does not divide", "4"]),
         ("sources.0.name='../a'", ["sources.0.name"]),
         ("packing", ["expected table.key=value"]),

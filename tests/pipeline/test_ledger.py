@@ -47,6 +47,20 @@ def test_nothing_after_a_damaged_line_is_believed(tmp_path: Path) -> None:
         assert ledger.receipt("key", "2") is None
 
 
+def test_another_configuration_takes_a_unit_over(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    with Ledger(path) as ledger:
+        ledger.record("A", "0", {"by": "A"})
+        ledger.record("A", "1", {"by": "A"})
+        ledger.forget(["0"])  # B is about to write the file of unit 0
+    with Ledger(path) as ledger:
+        assert ledger.receipt("A", "0") is None
+        assert ledger.receipt("A", "1") == {"by": "A"}
+        ledger.record("B", "0", {"by": "B"})
+        assert ledger.receipt("A", "0") is None
+        assert ledger.receipt("B", "0") == {"by": "B"}
+
+
 def test_the_last_receipt_of_a_unit_counts(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger") as ledger:
         ledger.record("key", "0", {"try": 1})

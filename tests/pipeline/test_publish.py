@@ -7,6 +7,8 @@ import json
 import multiprocessing
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -15,10 +17,11 @@ from pipeline import publish as module
 from pipeline.lock import Busy, exclusive
 from pipeline.publish import publish, read_receipts, recover
 from pipeline.shard.atomic import atomic_path
-from pipeline.shard.writer import PartReceipt, write_part, write_table
+from pipeline.shard.manifest import Manifest
+from pipeline.shard.writer import FileReceipt, write_part, write_table
 
 
-def parts_of(root: Path) -> list[PartReceipt]:
+def parts_of(root: Path) -> list[FileReceipt]:
     table = pa.table({"step": [0, 0, 1, 1, 2, 2], "slot": [0, 1] * 3})
     return [write_part(table, root, "plan/00000.parquet", rows_per_group=4)]
 
@@ -31,7 +34,7 @@ def test_a_receipt_names_every_byte_but_the_magic(tmp_path: Path) -> None:
     assert part.row_groups[0].offset == 4
     assert [group.offset for group in part.row_groups[1:]] == ends[:-1]
     assert ends[-1] == part.bytes == (tmp_path / part.path).stat().st_size
-    assert PartReceipt.from_dict(json.loads(json.dumps(part.as_dict()))) == part
+    assert FileReceipt.from_dict(json.loads(json.dumps(part.as_dict()))) == part
 
 
 def test_the_manifest_and_its_digest_agree_and_receipts_read_back(tmp_path: Path) -> None:
@@ -40,7 +43,9 @@ def test_the_manifest_and_its_digest_agree_and_receipts_read_back(tmp_path: Path
     publish(tmp_path, {"totals": {}}, parts[::-1])
     digest = hashlib.sha256((tmp_path / "manifest.json").read_bytes()).hexdigest()
     assert (tmp_path / "manifest.sha256").read_text() == f"{digest}\n"
-    assert read_receipts(tmp_path) == parts
+    named = json.loads((tmp_path / "manifest.json").read_text())["digests"]
+    manifest = SimpleNamespace(directory=tmp_path, digests=named)
+    assert read_receipts(cast(Manifest, manifest)) == parts
 
 
 @pytest.mark.parametrize("moves", range(5))

@@ -19,7 +19,7 @@ from pipeline.part_files import TableWriter, table_at
 from pipeline.shard import schema
 from pipeline.shard.token_store import StoreError, TokenStore
 from pipeline.sources import digest_input, list_inputs, plan_splits
-from pipeline.tokenize import PartReceipt, finish_store, part_is_there, tokenize_split
+from pipeline.tokenize import StorePartReceipt, finish_store, part_is_there, tokenize_split
 from pipeline.tokenizer import TokenizerIdentity, load_engine
 from tests.corpora import (
     BOS_ID,
@@ -45,7 +45,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def tokenize_all(
     source: SourceConfig, directory: Path, *, split_bytes: int = 1 << 20, **identity: Any
-) -> tuple[list[PartReceipt], Callable[..., dict[str, Any]]]:
+) -> tuple[list[StorePartReceipt], Callable[..., dict[str, Any]]]:
     """The receipts of a source, and what finishes the store when it is called."""
     inputs = list_inputs(source)
     made_with: TokenizerIdentity = replace(tiny_identity(), **identity)
@@ -213,7 +213,7 @@ class TestSplits:
     def test_a_receipt_goes_through_json_unchanged(self, tmp_path: Path) -> None:
         source = source_of(write_jsonl(tmp_path / "a.jsonl", ["a", "", " ", "b"]))
         ((receipt,), _) = tokenize_all(source, tmp_path / "store")
-        assert PartReceipt.from_dict(json.loads(json.dumps(receipt.as_dict()))) == receipt
+        assert StorePartReceipt.from_dict(json.loads(json.dumps(receipt.as_dict()))) == receipt
         assert receipt.rejected == (("empty_text", 2),)
         assert (receipt.documents, receipt.tokens, receipt.records) == (2, 4, 4)
         assert (receipt.tokens_bytes, receipt.text_bytes) == (8, 2)

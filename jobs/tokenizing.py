@@ -1,0 +1,152 @@
+"""Corpora to token stores: which files there are, which store they make, and making it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.executor import Executor
+from jobs.progress import Reporter
+from jobs.units import Unit, run_units
+from pipeline.config import RunConfig, SourceConfig
+from pipeline.inputs import digest_inputs
+from pipeline.ledger import Ledger, Receipt
+from pipeline.lock import exclusive
+from pipeline.publish import WORK
+from pipeline.shard.schema import part_name
+from pipeline.shard.token_store import TokenStore
+from pipeline.sources import InputFile, SourceError, Split, list_inputs, plan_splits, store_key
+from pipeline.tokenize import StorePartReceipt, finish_store, part_is_there, tokenize_split
+from pipeline.tokenizer import TokenizerIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """One source's files as they are now, and the store that they make."""
+
+    source: SourceConfig
+    inputs: tuple[InputFile, ...]
+    digests: tuple[str, ...]
+    """XXH3-128 of each file."""
+    key: str
+    directory: Path
+    """The token store's; it may not be there yet."""
+    digest_cache: Path
+
+
+def find_corpora(config: RunConfig, identity: TokenizerIdentity, root: Path) -> tuple[Corpus, ...]:
+    """List and digest every source's files; nothing is tokenized.
+
+    Raises:
+        SourceError: files that are missing or undecidable.
+    """
+    store_root = Path(config.shards.store).resolve() if config.shards.store else root / "store"
+    corpora = []
+    for source in config.sources:
+        inputs = list_inputs(source)
+        for place in (root, store_root):
+            if any(Path(file.path).is_relative_to(place) for file in inputs):
+                raise SourceError(
+                    f"source {source.name!r}: its paths hold {place}, where the result goes; "
+                    "choose another --out or shards.store"
+                )
+        cache = root / WORK / f"inputs-{source.name}.json"
+        digests = digest_inputs(inputs, cache=cache)
+        key = store_key(source, inputs, digests, identity, config.shards.split_bytes)
+        corpora.append(
+            Corpus(
+                source=source,
+                inputs=inputs,
+                digests=digests,
+                key=key,
+                directory=store_root / f"{source.name}-{key[:16]}",
+                digest_cache=cache,
+            )
+        )
+    return tuple(corpora)
+
+
+def tokenize(
+    corpus: Corpus,
+    identity: TokenizerIdentity,
+    executor: Executor,
+    reporter: Reporter,
+    *,
+    split_bytes: int,
+) -> TokenStore:
+    """The token store of a corpus, made where it is missing; its tables are checked.
+
+    Raises:
+        Busy: another job makes the same store.
+        SourceError: a file cannot be read, or changed while it was read.
+        StoreError: the store that is there is damaged.
+    """
+    directory, name = corpus.directory, corpus.source.name
+    with exclusive(directory.parent / WORK / directory.name):
+        if (directory / "source.json").exists():
+            reporter.line(f"tokenize {name}: there already")
+        else:
+            splits = plan_splits(corpus.source, corpus.inputs, split_bytes=split_bytes)
+            _make_store(corpus, splits, identity, executor, reporter)
+    store = TokenStore(directory)
+    store.check_tables()  # planning trusts lengths.u32
+    rejected = store.identity["rejected"]
+    if rejected:
+        words = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
+        reporter.line(f"tokenize {name}: rejected {words}; see {directory / 'rejects.parquet'}")
+    return store
+
+
+def _make_store(
+    corpus: Corpus,
+    splits: Sequence[Split],
+    identity: TokenizerIdentity,
+    executor: Executor,
+    reporter: Reporter,
+) -> None:
+    directory, name = corpus.directory, corpus.source.name
+    units = [
+        Unit(
+            name=part_name(split.number),
+            arguments=(split, corpus.source, identity, directory),
+            amount=split.num_bytes,
+        )
+        for split in splits
+    ]
+    total = sum(unit.amount for unit in units)
+    with (
+        Ledger(directory / "ledger.jsonl") as ledger,
+        reporter.stage(f"tokenize {name}", total=total, unit="bytes") as stage,
+    ):
+        receipts = run_units(
+            executor,
+            ledger,
+            corpus.key,
+            _tokenize_split,
+            units,
+            stage,
+            intact=lambda receipt: part_is_there(directory, StorePartReceipt.from_dict(receipt)),
+        )
+        if digest_inputs(corpus.inputs, cache=corpus.digest_cache) != corpus.digests:
+            raise SourceError(
+                f"source {name!r}: a file changed while it was read; run again when its files are "
+                "at rest"
+            )
+        finish_store(
+            directory,
+            name=name,
+            key=corpus.key,
+            identity=identity,
+            inputs=corpus.inputs,
+            digests=corpus.digests,
+            receipts=[StorePartReceipt.from_dict(receipt) for receipt in receipts],
+            splits=splits,
+        )
+        ledger.remove()
+
+
+def _tokenize_split(
+    split: Split, source: SourceConfig, identity: TokenizerIdentity, directory: Path
+) -> Receipt:
+    return tokenize_split(split, source, identity, directory).as_dict()

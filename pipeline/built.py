@@ -1,0 +1,45 @@
+"""A finished set, opened: its configuration, workload model, token stores and parts."""
+
+from __future__ import annotations
+
+from packer.workload import Workload
+from pipeline.config import RunConfig, parse_config
+from pipeline.publish import read_receipts
+from pipeline.shard.digests import sha256_file
+from pipeline.shard.manifest import Manifest
+from pipeline.shard.tables import FormatError
+from pipeline.shard.token_store import TokenStore
+
+
+def check_parts(manifest: Manifest, folders: tuple[str, ...]) -> None:
+    """Compare the parts in `folders` with their digests.
+
+    Raises:
+        FormatError: one is damaged.
+    """
+    for receipt in read_receipts(manifest):
+        path = manifest.directory / receipt.path
+        if receipt.path.startswith(folders) and sha256_file(path) != receipt.sha256:
+            raise FormatError(
+                "is damaged: its SHA-256 is not that of files.parquet; steelyard verify names the "
+                "row group",
+                path=path,
+            )
+
+
+def config_of(manifest: Manifest) -> RunConfig:
+    """The resolved configuration that a set was built with."""
+    return parse_config(dict(manifest.config), name="manifest.json")
+
+
+def workload_of(manifest: Manifest) -> Workload:
+    """The workload model that a set was planned with."""
+    return Workload(crossover=manifest.workload.crossover, constant=manifest.workload.constant)
+
+
+def stores_of(manifest: Manifest) -> list[TokenStore]:
+    """The token stores of a set, in source order, their tables checked."""
+    stores = [TokenStore(manifest.store_path(index)) for index in range(len(manifest.sources))]
+    for store in stores:
+        store.check_tables()
+    return stores

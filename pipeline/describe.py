@@ -1,0 +1,88 @@
+"""The manifest of a set: what it is, in JSON types (FORMAT.md section 6)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from packer.workload import SCALE, Workload
+from pipeline.config import RunConfig
+from pipeline.shard import schema
+from pipeline.shard.digests import sha256_file
+from pipeline.shard.token_store import TokenStore
+from pipeline.tokenizer import TokenizerIdentity
+
+
+def describe(
+    root: Path,
+    config: RunConfig,
+    identity: TokenizerIdentity,
+    stores: Sequence[TokenStore],
+    workload: Workload,
+    plan: dict[str, Any],
+    fingerprints: dict[str, Any],
+) -> dict[str, Any]:
+    """Every field of the manifest but `balance`, `cp` and `digests`.
+
+    Args:
+        root: the set's directory.
+        config: the resolved configuration.
+        identity: the tokenizer.
+        stores: token stores in the order of `config.sources`.
+        workload: the model that was planned with.
+        plan: the plan stage's receipt.
+        fingerprints: what each stage depended on.
+    """
+    rejected: dict[str, int] = {}
+    for store in stores:
+        for reason, count in store.identity["rejected"].items():
+            rejected[reason] = rejected.get(reason, 0) + count
+    totals = {
+        "documents": sum(store.documents for store in stores),
+        "tokens": sum(store.tokens for store in stores),
+        "rejected": rejected,
+    }
+    return {
+        "format": schema.FORMAT,
+        "version": schema.VERSION,
+        "dtype": dtype_of(stores),
+        "tokenizer": identity.as_dict(),
+        "sources": [_source(root, store) for store in stores],
+        "workload": {
+            "model": "quadratic",
+            "crossover": workload.crossover,
+            "scale": SCALE,
+            "constant": workload.constant,
+        },
+        "micro_batch_order": "identity",
+        "rows_per_group": rows_per_group(config),
+        "segments": [plan["segment"]],
+        "totals": totals | plan["totals"],
+        "config": config.model_dump(mode="json", by_alias=True, exclude={"job"}),
+        "fingerprints": fingerprints,
+    }
+
+
+def dtype_of(stores: Sequence[TokenStore]) -> str:
+    """The shards' token type: the stores'."""
+    return stores[0].dtype.name
+
+
+def rows_per_group(config: RunConfig) -> int:
+    """Micro-batches of a shard's row group."""
+    return max(1, config.shards.row_group_tokens // config.packing.context_length)
+
+
+def _source(root: Path, store: TokenStore) -> dict[str, Any]:
+    given = store.directory
+    inside = given.is_relative_to(root)
+    return {
+        "name": store.name,
+        "store": Path(os.path.relpath(given, root)).as_posix() if inside else given.as_posix(),
+        "store_sha256": sha256_file(given / "source.json"),
+        "documents": store.documents,
+        "tokens": store.tokens,
+        "rejected": store.identity["rejected"],
+    }
