@@ -42,7 +42,8 @@ def make(root: Path) -> None:
             name="golden",
         )
         build(config, root, Reporter(quiet=True))
-    shutil.rmtree(root / ".build")
+    for work in (root / ".build", root / "store" / ".build"):
+        shutil.rmtree(work)
 
 
 if __name__ == "__main__":
