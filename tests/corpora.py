@@ -33,7 +33,7 @@ WORDS = SENTENCE.split()
 def tiny_tokenizer() -> Path:
     """A byte-level BPE tokenizer.json of about 320 ids: any text goes in and out unchanged.
 
-    `BOS` is id 0, `EOS` id 1. Trained once a session.
+    `BOS` is id 0, `EOS` id 1. Trained once a process.
     """
     root = Path(tempfile.mkdtemp(prefix="tiny-tokenizer-"))
     register(shutil.rmtree, root, ignore_errors=True)
