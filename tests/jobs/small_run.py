@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
+from jobs import build as build_module
+from jobs.build import build
+from jobs.executor import LocalExecutor
+from jobs.progress import Reporter
 from pipeline.config import RunConfig, parse_config
 from tests.corpora import EOS, WORDS, tiny_tokenizer, write_jsonl, write_parquet, write_tree
 
@@ -53,3 +62,37 @@ def small_config(directory: Path) -> RunConfig:
         },
         name="small run",
     )
+
+
+QUIET = Reporter(quiet=True)
+
+
+def digests(root: Path) -> dict[str, str]:
+    """SHA-256 of every file of a set; its working state aside."""
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and ".build" not in path.relative_to(root).parts
+    }
+
+
+class DyingExecutor(LocalExecutor):
+    """Dies after so many tasks, in the middle of the next one's recording."""
+
+    def __init__(self, tasks: int) -> None:
+        self.left = tasks
+
+    def map(self, function: Any, arguments: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
+        for item in super().map(function, arguments):
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield item
+
+
+def build_with(
+    executor: Any, config: RunConfig, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(build_module, "open_executor", lambda _: nullcontext(executor))
+        build(config, root, QUIET)

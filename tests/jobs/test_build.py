@@ -2,79 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from jobs import build as build_module
-from jobs import replan as replan_module
 from jobs import tokenizing
 from jobs.build import OtherConfiguration, build
 from jobs.executor import LocalExecutor, RayExecutor
-from jobs.progress import Reporter
-from jobs.replan import replan
 from jobs.tokenizing import find_corpora
 from pipeline.config import JobSettings, RunConfig
 from pipeline.lock import Busy, exclusive
 from pipeline.planning import PlanError
 from pipeline.report import report
-from pipeline.shard.tables import FormatError
-from pipeline.shard.token_store import StoreError
 from pipeline.sources import SourceError
 from pipeline.tokenizer import resolve_tokenizer
-from pipeline.verify import VerifyError, verify
-from tests.jobs.small_run import small_config
-
-QUIET = Reporter(quiet=True)
-
-
-def digests(root: Path) -> dict[str, str]:
-    """SHA-256 of every file of a set; its working state aside."""
-    return {
-        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and ".build" not in path.relative_to(root).parts
-    }
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    return small_config(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
-def built(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An undisturbed build."""
-    root = tmp_path_factory.mktemp("built")
-    assert build(config, root, QUIET).finished
-    return root
-
-
-class DyingExecutor(LocalExecutor):
-    """Dies after so many tasks, in the middle of the next one's recording."""
-
-    def __init__(self, tasks: int) -> None:
-        self.left = tasks
-
-    def map(self, function: Any, arguments: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-        for item in super().map(function, arguments):
-            if not self.left:
-                raise KeyboardInterrupt
-            self.left -= 1
-            yield item
-
-
-def build_with(
-    executor: Any, config: RunConfig, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(build_module, "open_executor", lambda _: nullcontext(executor))
-        build(config, root, QUIET)
+from pipeline.verify import verify
+from tests.jobs.small_run import QUIET, DyingExecutor, build_with, digests, small_config
 
 
 def test_verify_believes_what_build_wrote(built: Path) -> None:
@@ -241,73 +184,8 @@ def test_a_source_without_documents_is_refused_and_says_why(tmp_path: Path) -> N
         build(config, tmp_path / "out", QUIET)
 
 
-def test_lengths_that_were_changed_are_not_planned_with(config: RunConfig, tmp_path: Path) -> None:
-    build(config, tmp_path, QUIET, dry_run=True)
-    lengths = next(tmp_path.glob("store/*/lengths.u32"))
-    content = bytearray(lengths.read_bytes())
-    content[0] ^= 1
-    lengths.write_bytes(content)
-    with pytest.raises(StoreError, match=r"lengths\.u32"):
-        build(config, tmp_path, QUIET)
-
-
 def test_a_directory_in_use_is_refused(config: RunConfig, tmp_path: Path) -> None:
     with exclusive(tmp_path / ".build"), pytest.raises(Busy):
-        build(config, tmp_path, QUIET)
-
-
-def test_replan_adds_degrees_and_touches_nothing_else(
-    config: RunConfig, built: Path, tmp_path: Path
-) -> None:
-    build(config, tmp_path, QUIET)
-    replan(tmp_path, (3, 8, 3), "per_sequence", QUIET, JobSettings(executor="local"))
-    verify(tmp_path)
-    before, after = digests(built), digests(tmp_path)
-    changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"manifest.json", "manifest.sha256", "files.parquet", "row_groups.parquet"}
-    added = {name.split("/")[0] for name in set(after) - set(before)}
-    assert added == {"cp=3", "cp=8"}
-    assert set(report(tmp_path)["cp"]) == {"2", "3", "4", "8"}
-    more = config.context_parallel.model_copy(update={"sizes": (3,), "strategy": "per_sequence"})
-    assert build(config.model_copy(update={"context_parallel": more}), tmp_path, QUIET).finished
-
-
-def test_a_replan_killed_anywhere_leaves_the_set_as_it_was_or_finished(
-    config: RunConfig, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build(config, tmp_path, QUIET)
-
-    def replan_with(executor: Any, degrees: tuple[int, ...], strategy: str) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(replan_module, "open_executor", lambda _: nullcontext(executor))
-            replan(tmp_path, degrees, strategy, QUIET)
-
-    for tasks in (0, 2):
-        with pytest.raises(KeyboardInterrupt):
-            replan_with(DyingExecutor(tasks), (2,), "per_sequence")
-        verify(tmp_path)
-        assert digests(tmp_path) == digests(built)
-    replan_with(LocalExecutor(), (5,), "per_document")  # takes nothing from the one that died
-    verify(tmp_path)
-    assert digests(tmp_path)["cp=2/00000.parquet"] == digests(built)["cp=2/00000.parquet"]
-
-
-def test_replan_does_not_sign_damaged_indexes(config: RunConfig, tmp_path: Path) -> None:
-    build(config, tmp_path, QUIET)
-    path = tmp_path / "row_groups.parquet"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(FormatError, match=r"row_groups\.parquet"):
-        replan(tmp_path, (3,), "per_document", QUIET, JobSettings(executor="local"))
-
-
-def test_a_file_that_went_missing_is_named_and_the_way_out(
-    config: RunConfig, tmp_path: Path
-) -> None:
-    build(config, tmp_path, QUIET)
-    (tmp_path / "shards" / "00001.parquet").unlink()
-    with pytest.raises(FormatError, match=r"shards/00001\.parquet.*remove manifest\.json"):
         build(config, tmp_path, QUIET)
 
 
@@ -319,59 +197,6 @@ def test_a_result_inside_its_own_corpus_is_refused(tmp_path: Path) -> None:
     build(config, out, QUIET, dry_run=True)
     with pytest.raises(SourceError, match="where the result goes"):
         build(config, out, QUIET)
-
-
-def test_a_flipped_bit_is_found_in_every_file(config: RunConfig, tmp_path: Path) -> None:
-    sizes = {"shard_tokens": 40_000, "split_bytes": 120_000}  # fewer parts, the same kinds
-    shards = config.shards.model_copy(update=sizes)
-    build(config.model_copy(update={"shards": shards}), tmp_path, QUIET)
-    files = [tmp_path / name for name in digests(tmp_path)]
-    assert len(files) > 25
-    for path in files:
-        content = path.read_bytes()
-        if not content:
-            continue
-        damaged = bytearray(content)
-        damaged[len(content) // 2] ^= 4
-        path.write_bytes(damaged)
-        with pytest.raises(VerifyError) as caught:
-            verify(tmp_path)
-        name = path.relative_to(tmp_path).as_posix()
-        # the manifest and its digest vouch for one another: either may be the damaged one
-        assert name in str(caught.value) or "manifest" in name
-        if name.startswith(("shards/", "plan/", "cp=")):
-            assert "row group" in str(caught.value) or "footer" in str(caught.value)
-        path.write_bytes(content)
-    verify(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "name", ["plan/00001.parquet", "cp=4/00000.parquet", "store/*/lengths.u32", "steps.parquet"]
-)
-def test_report_does_not_measure_damage(config: RunConfig, tmp_path: Path, name: str) -> None:
-    build(config, tmp_path, QUIET)
-    path = next(tmp_path.glob(name))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 16
-    path.write_bytes(content)
-    with pytest.raises((FormatError, StoreError), match=path.name):
-        report(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "lost", [".build/inverse", "steps.parquet", "tail.parquet", ".build/inputs-lines.json"]
-)
-def test_what_is_lost_between_two_runs_is_made_again(
-    config: RunConfig, built: Path, tmp_path: Path, lost: str
-) -> None:
-    build(config, tmp_path, QUIET, dry_run=True)
-    path = tmp_path / lost
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.write_bytes(b"{")
-    build(config, tmp_path, QUIET)
-    assert digests(tmp_path) == digests(built)
 
 
 def test_settings_that_come_back_never_meet_what_others_left(
@@ -388,18 +213,6 @@ def test_settings_that_come_back_never_meet_what_others_left(
     assert digests(tmp_path) == digests(built)
 
 
-def test_a_store_damaged_before_the_tokens_move_stops_the_move(
-    config: RunConfig, tmp_path: Path
-) -> None:
-    build(config, tmp_path, QUIET, dry_run=True)
-    path = next(tmp_path.glob("store/*/parts/00001.tokens"))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"00001\.tokens: block 0"):
-        build(config, tmp_path, QUIET)
-
-
 def test_files_of_others_in_the_directory_are_left_alone(
     config: RunConfig, built: Path, tmp_path: Path
 ) -> None:
@@ -411,21 +224,6 @@ def test_files_of_others_in_the_directory_are_left_alone(
     kept = {name: digest for name, digest in digests(tmp_path).items() if "notes" not in name}
     assert kept == digests(built)
     assert (tmp_path / "cp=9" / "notes.md").read_text() == "mine"
-
-
-def test_a_file_that_changes_while_it_is_read_stops_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = small_config(tmp_path / "corpus")
-
-    class Meddling(LocalExecutor):
-        def map(self, function: Any, arguments: Any) -> Iterator[tuple[int, Any]]:
-            yield from super().map(function, arguments)
-            with Path(config.sources[0].paths[0]).open("a") as file:
-                file.write("\n")
-
-    with pytest.raises(SourceError, match="changed while it was read"):
-        build_with(Meddling(), config, tmp_path / "out", monkeypatch)
 
 
 def test_two_jobs_do_not_make_one_store_at_once(config: RunConfig, tmp_path: Path) -> None:

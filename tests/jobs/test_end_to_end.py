@@ -20,8 +20,7 @@ from jobs.build import build
 from jobs.progress import Reporter
 from pipeline.config import RunConfig
 from tests.corpora import EOS_ID
-from tests.jobs.small_run import small_config
-from tests.jobs.test_build import digests
+from tests.jobs.small_run import digests, small_config
 from tests.jobs.test_cli import to_toml
 
 
