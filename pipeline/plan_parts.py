@@ -179,7 +179,7 @@ def tail_table(tail: Pieces) -> pa.Table:
     )
 
 
-def read_plan_part(path: Path, *, first_step: int | None = None) -> Steps:
+def read_plan_part(path: Path) -> Steps:
     """A plan part as `Steps`; `doc_tokens` is unknown there and set to `doc_stop`."""
     table = pq.read_table(path)
     lists = {
@@ -191,7 +191,7 @@ def read_plan_part(path: Path, *, first_step: int | None = None) -> Steps:
     steps = table.column("step").to_numpy()
     slots = table.column("slot").to_numpy()
     return Steps(
-        first_step=int(steps[0]) if first_step is None else first_step,
+        first_step=int(steps[0]),
         num_micro_batches=int(slots.max()) + 1,
         pieces=pieces,
         row_offsets=lists["doc_id"].offsets.to_numpy().astype(np.int64),
