@@ -22,7 +22,8 @@ from pipeline.publish import WORK, publish, read_receipts, recover
 from pipeline.shard.manifest import load_manifest, parse_segment
 from pipeline.shard.tables import FormatError
 from pipeline.shard.writer import FileReceipt
-from pipeline.tokenizer import policy_text, resolve_tokenizer
+from pipeline.tokenizer.identity import policy_text
+from pipeline.tokenizer.resolve import resolve_tokenizer
 
 
 class OtherConfiguration(ValueError):

@@ -227,7 +227,7 @@ def exit_status(error: Exception) -> int | None:
     from pipeline.shard.tables import FormatError, NotInSet
     from pipeline.shard.token_store import StoreError
     from pipeline.sources import SourceError
-    from pipeline.tokenizer import TokenizerError
+    from pipeline.tokenizer.identity import TokenizerError
     from pipeline.verify import VerifyError
 
     if isinstance(error, VerifyError):

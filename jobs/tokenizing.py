@@ -18,7 +18,7 @@ from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
 from pipeline.sources import InputFile, SourceError, Split, list_inputs, plan_splits, store_key
 from pipeline.tokenize import StorePartReceipt, finish_store, part_is_there, tokenize_split
-from pipeline.tokenizer import TokenizerIdentity
+from pipeline.tokenizer.identity import TokenizerIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from pipeline.config import RunConfig
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file
 from pipeline.shard.token_store import TokenStore
-from pipeline.tokenizer import TokenizerIdentity
+from pipeline.tokenizer.identity import TokenizerIdentity
 
 
 def describe(

@@ -12,7 +12,8 @@ from packer.workload import SCALE
 from pipeline.built import config_of, workload_of
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.reader import Reader, open_shards
-from pipeline.tokenizer import decode, resolve_tokenizer
+from pipeline.tokenizer.engine import decode
+from pipeline.tokenizer.resolve import resolve_tokenizer
 
 
 def inspect(root: Path, *, step: int, slot: int = 0, text: int = 0) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import xxhash
 
 from pipeline.config import SourceConfig, fingerprint
 from pipeline.shard.schema import VERSION
-from pipeline.tokenizer import TokenizerIdentity
+from pipeline.tokenizer.identity import TokenizerIdentity
 
 COMPRESSIONS = (".gz", ".zst")
 _JSONL = (".jsonl", ".ndjson", ".json")

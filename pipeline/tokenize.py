@@ -27,7 +27,8 @@ from pipeline.shard.atomic import atomic_path, write_atomically
 from pipeline.shard.digests import sha256_bytes, sha256_file
 from pipeline.shard.token_store import TABLES, StoreError
 from pipeline.sources import InputFile, Split
-from pipeline.tokenizer import Engine, TokenizerIdentity, load_engine
+from pipeline.tokenizer.engine import Engine, load_engine
+from pipeline.tokenizer.identity import TokenizerIdentity
 
 MAX_DOCUMENT_TOKENS = 1 << 26
 _PARTS = "parts"

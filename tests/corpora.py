@@ -20,7 +20,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from pipeline.config import SourceConfig, TokenizerConfig
 from pipeline.sources import digest_input, list_inputs, plan_splits, store_key
 from pipeline.tokenize import finish_store, tokenize_split
-from pipeline.tokenizer import TokenizerIdentity, resolve_tokenizer
+from pipeline.tokenizer.identity import TokenizerIdentity
+from pipeline.tokenizer.resolve import resolve_tokenizer
 
 BOS, EOS = "<|begin|>", "<|endoftext|>"
 BOS_ID, EOS_ID = 0, 1

@@ -25,7 +25,7 @@ from jobs.executor import open_executor
 from jobs.progress import Reporter
 from pipeline.config import RunConfig, parse_config
 from pipeline.shard.manifest import load_manifest
-from pipeline.tokenizer import resolve_tokenizer
+from pipeline.tokenizer.resolve import resolve_tokenizer
 
 MEGABYTES = 110
 ROUNDS = 2

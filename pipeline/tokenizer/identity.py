@@ -1,0 +1,61 @@
+"""All that token ids depend on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+class TokenizerError(ValueError):
+    """The tokenizer cannot be used as configured; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerIdentity:
+    """All that token ids depend on, and where the vocabulary is on this machine.
+
+    `vocab_size` is one more than the largest id. `bos_id` and `eos_id` are added at a document's
+    true ends; None: not added.
+    """
+
+    name: str
+    path: str
+    sha256: str
+    engine: str
+    vocab_size: int
+    bos_id: int | None
+    eos_id: int | None
+    special_tokens_in_text: str
+
+    @property
+    def dtype(self) -> str:
+        """The smallest type on disk that holds every id."""
+        return "uint16" if self.vocab_size <= 1 << 16 else "uint32"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What source.json says of the tokenizer: everything but the local path."""
+        fields = asdict(self)
+        del fields["path"]
+        return fields
+
+    def key_dict(self) -> dict[str, Any]:
+        """What a store's key depends on: not how the vocabulary is called."""
+        fields = self.as_dict()
+        del fields["name"]
+        return fields
+
+
+def policy_text(identity: TokenizerIdentity) -> str:
+    """One line that says which ids are added where."""
+    ends = [
+        f"{label} {'not added' if token_id is None else f'id {token_id} {place}'}"
+        for label, token_id, place in (
+            ("BOS", identity.bos_id, "before every document"),
+            ("EOS", identity.eos_id, "after every document"),
+        )
+    ]
+    reading = {"text": "ordinary text", "tokens": "encoded as these tokens"}
+    return (
+        f"{'; '.join(ends)}; special tokens' strings in the text are "
+        f"{reading[identity.special_tokens_in_text]}"
+    )
