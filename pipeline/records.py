@@ -35,7 +35,7 @@ class Reject:
 
     `file` is a row of the inputs and `record` the number in the split's part of that file. Reasons:
     broken_json, not_an_object, missing_text, text_not_string, empty_text, bad_utf8, truncated,
-    too_long, no_tokens.
+    too_long, unbroken, no_tokens.
     """
 
     file: int

@@ -27,7 +27,12 @@ from pipeline.shard.atomic import atomic_path, write_atomically
 from pipeline.shard.digests import sha256_bytes, sha256_file
 from pipeline.shard.token_store import TABLES, StoreError
 from pipeline.sources import InputFile, Split
-from pipeline.tokenizer.engine import Engine, load_engine
+from pipeline.tokenizer.documents import (
+    MAX_UNBROKEN_BYTES,
+    DocumentEncoder,
+    EncodedDocuments,
+    load_encoder,
+)
 from pipeline.tokenizer.identity import TokenizerIdentity
 
 MAX_DOCUMENT_TOKENS = 1 << 26
@@ -86,12 +91,12 @@ def tokenize_split(
         SourceError: an input that cannot be read.
         TokenizerError: the vocabulary is not the one of `identity`.
     """
-    engine = load_engine(identity)
+    encoder = load_encoder(identity)
     base = directory / _PARTS / schema.part_name(split.number)
     with ExitStack() as stack:
         part = _PartWriter(stack, base, dict(zip(split.files, split.names, strict=True)))
         for batch in read_records(split, text_column=source.text_column):
-            part.append(_encode(batch, engine, identity))
+            part.append(_encode(batch, encoder, identity))
         part.close()
     return StorePartReceipt(
         part=split.number,
@@ -204,35 +209,37 @@ class _Encoded:
     records: int
 
 
-def _encode(batch: RecordBatch, engine: Engine, identity: TokenizerIdentity) -> _Encoded:
-    ids, lengths = engine.encode(batch.texts)
-    empty = lengths == 0  # before BOS and EOS: ends without a middle are no document
-    ids, lengths = _with_ends(ids, lengths, identity)
-    text_bytes = np.array(batch.text_bytes, np.int64)
-    file, record = np.array(batch.file, np.int64), np.array(batch.record, np.int64)
-    kept = ~empty & (lengths <= MAX_DOCUMENT_TOKENS)
-    rejects = list(batch.rejects)
-    for place in np.flatnonzero(~kept).tolist():
-        tokens = int(lengths[place])
-        rejects.append(
-            Reject(
-                file=batch.file[place],
-                record=batch.record[place],
-                reason="no_tokens" if empty[place] else "too_long",
-                detail=f"{tokens} tokens, at most {MAX_DOCUMENT_TOKENS} are allowed"
-                if not empty[place]
-                else f"{batch.text_bytes[place]} bytes of text became no token",
-            )
-        )
+def _encode(batch: RecordBatch, encoder: DocumentEncoder, identity: TokenizerIdentity) -> _Encoded:
+    encoded = encoder.encode(batch.texts)
+    ids, lengths = _with_ends(encoded.ids, encoded.lengths, identity)
+    kept = (encoded.lengths > 0) & (lengths <= MAX_DOCUMENT_TOKENS)
+    refused = [_refusal(batch, encoded, place) for place in np.flatnonzero(~kept).tolist()]
     return _Encoded(
         ids=ids if kept.all() else ids[np.repeat(kept, lengths)],
         lengths=lengths[kept],
-        file=file[kept],
-        record=record[kept],
-        text_bytes=int(text_bytes[kept].sum()),
-        rejects=sorted(rejects, key=lambda reject: (reject.file, reject.record)),
+        file=np.array(batch.file, np.int64)[kept],
+        record=np.array(batch.record, np.int64)[kept],
+        text_bytes=int(np.array(batch.text_bytes, np.int64)[kept].sum()),
+        rejects=sorted((*batch.rejects, *refused), key=lambda reject: (reject.file, reject.record)),
         records=batch.records,
     )
+
+
+def _refusal(batch: RecordBatch, encoded: EncodedDocuments, place: int) -> Reject:
+    """Why a text whose ids are not kept is no document."""
+    tokens = int(encoded.lengths[place])
+    if place in encoded.unbroken:
+        reason = "unbroken"
+        detail = (
+            f"{encoded.unbroken[place]} bytes without a place to cut, at most "
+            f"{MAX_UNBROKEN_BYTES} are encoded in one"
+        )
+    elif tokens == 0:  # ends without a middle are no document
+        reason, detail = "no_tokens", f"{batch.text_bytes[place]} bytes of text became no token"
+    else:
+        reason = "too_long"
+        detail = f"{tokens} tokens, at most {MAX_DOCUMENT_TOKENS} are allowed"
+    return Reject(file=batch.file[place], record=batch.record[place], reason=reason, detail=detail)
 
 
 def _with_ends(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import sysconfig
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 _LONGEST = 4_000_000
-_FIRST = 2
 _SUFFIXES = (
     ".py",
     ".pyi",
@@ -46,9 +43,6 @@ def _usable() -> Iterator[str]:
 def write_jsonl(path: Path, *, megabytes: float) -> int:
     """Write about so many megabytes of text as JSONL, once; the bytes of text in it.
 
-    The two largest documents come first, so that in corpora of all sizes two workers hold one each
-    at the same time: what documents need does not differ between them.
-
     Raises:
         ValueError: this installation does not hold that much text.
     """
@@ -58,7 +52,7 @@ def write_jsonl(path: Path, *, megabytes: float) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     written = 0
     with path.open("w", encoding="utf-8") as file:
-        for text in chain(heapq.nlargest(_FIRST, _usable(), key=len), _usable()):
+        for text in _usable():
             if written >= megabytes * 1e6:
                 break
             file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")

@@ -53,6 +53,16 @@ def load_engine(identity: TokenizerIdentity) -> Engine:
     """The engine for an identity, loaded once a process.
 
     Raises:
+        TokenizerError: as `load_reference`.
+    """
+    return _HuggingFaceEngine(load_reference(identity), identity.dtype)
+
+
+@lru_cache(maxsize=8)
+def load_reference(identity: TokenizerIdentity) -> Tokenizer:
+    """The library's tokenizer of an identity: it says what ids a text has. Loaded once a process.
+
+    Raises:
         TokenizerError: the file is not the one the identity was made from, or text could forge the
             ids that mark a document's ends though it must not.
     """
@@ -70,7 +80,7 @@ def load_engine(identity: TokenizerIdentity) -> Engine:
     if identity.special_tokens_in_text == "text":
         tokenizer.encode_special_tokens = True
         _refuse_forgery(tokenizer, identity)
-    return _HuggingFaceEngine(tokenizer, identity.dtype)
+    return tokenizer
 
 
 def decode(identity: TokenizerIdentity, ids: np.ndarray) -> str:

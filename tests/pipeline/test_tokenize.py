@@ -20,7 +20,10 @@ from pipeline.shard import schema
 from pipeline.shard.token_store import StoreError, TokenStore
 from pipeline.sources import digest_input, list_inputs, plan_splits
 from pipeline.tokenize import StorePartReceipt, finish_store, part_is_there, tokenize_split
-from pipeline.tokenizer.engine import load_engine
+from pipeline.tokenizer import documents
+from pipeline.tokenizer.cuts import PART_CHARACTERS, Cutter
+from pipeline.tokenizer.documents import DocumentEncoder
+from pipeline.tokenizer.engine import Engine, load_engine, load_reference
 from pipeline.tokenizer.identity import TokenizerIdentity
 from tests.corpora import (
     BOS_ID,
@@ -124,12 +127,13 @@ class TestDocuments:
     def test_a_document_without_a_token_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        class Silent:
+        class Silent(Engine):
             def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
                 lengths = np.array([0 if text == "mute" else 1 for text in texts])
                 return np.full(lengths.sum(), 9, np.uint16), lengths
 
-        monkeypatch.setattr(tokenize, "load_engine", lambda identity: Silent())
+        encoder = DocumentEncoder(Silent(), Cutter(load_reference(tiny_identity())))
+        monkeypatch.setattr(tokenize, "load_encoder", lambda identity: encoder)
         source = source_of(write_jsonl(tmp_path / "a.jsonl", ["a", "mute", "", "b", "mute"]))
         receipts, finish = tokenize_all(source, tmp_path / "store", eos_id=None)
         assert receipts[0].rejected == (("empty_text", 1), ("no_tokens", 2))
@@ -149,6 +153,16 @@ class TestDocuments:
         directory = build_store(source_of(path), tmp_path)
         assert TokenStore(directory).lengths.tolist() == [10, 5]
         assert rejects_of(directory) == [("a.jsonl", 1, "too_long")]
+
+    def test_a_text_too_long_to_be_encoded_in_one_and_without_a_place_to_cut_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(documents, "MAX_UNBROKEN_BYTES", 4 * PART_CHARACTERS)
+        run = "a" * (4 * PART_CHARACTERS + 1)
+        path = write_jsonl(tmp_path / "a.jsonl", ["a b", run, "b a " * PART_CHARACTERS, "c"])
+        directory = build_store(source_of(path), tmp_path)
+        assert rejects_of(directory) == [("a.jsonl", 1, "unbroken")]
+        assert len(TokenStore(directory).lengths) == 3
 
 
 class TestSplits:

@@ -14,7 +14,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from pipeline.config import TokenizerConfig
-from pipeline.tokenizer.engine import decode, load_engine
+from pipeline.tokenizer.engine import decode, load_engine, load_reference
 from pipeline.tokenizer.identity import TokenizerError, TokenizerIdentity, policy_text
 from pipeline.tokenizer.resolve import resolve_tokenizer
 from tests.corpora import BOS, BOS_ID, EOS, EOS_ID, some_texts, tiny_identity, tiny_tokenizer
@@ -255,6 +255,7 @@ class TestEngine:
     def test_a_vocabulary_that_changed_after_the_job_began_stops_it(self, directory: Path) -> None:
         identity = resolve_tokenizer(TokenizerConfig(path=str(directory)))
         load_engine.cache_clear()
+        load_reference.cache_clear()
         edit(directory, changed=True)
         with pytest.raises(TokenizerError, match="every worker must see the vocabulary"):
             load_engine(identity)
