@@ -71,7 +71,7 @@ def _round_keys(key: int) -> np.ndarray:
 
 
 def _mix_int(word: int) -> int:
-    """`_mix` on a Python integer, taken modulo 2^64."""
+    """`mix` on a Python integer, taken modulo 2^64."""
     word &= _WORD
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
     word = (word ^ (word >> 27)) * 0x94D049BB133111EB & _WORD
@@ -79,7 +79,8 @@ def _mix_int(word: int) -> int:
 
 
 @kernel
-def _mix(word: np.uint64) -> np.uint64:
+def mix(word: np.uint64) -> np.uint64:
+    """The finaliser of splitmix64."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return word ^ (word >> np.uint64(31))
@@ -104,7 +105,7 @@ def feistel(
             left = place >> half
             right = place & mask
             for r in range(len(round_keys)):
-                mixed = left ^ (_mix(right + round_keys[r]) & mask)
+                mixed = left ^ (mix(right + round_keys[r]) & mask)
                 left = right
                 right = mixed
             place = (left << half) | right

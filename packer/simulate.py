@@ -71,6 +71,7 @@ def simulate(
         max_pieces=max_pieces,
         thresholds=thresholds or (),
         max_displacement=max_displacement,
+        mean_displacement=mean_displacement,
     )
     pieces = cut_lengths(lengths, context_length)
     if steps is not None:

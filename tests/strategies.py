@@ -75,6 +75,9 @@ def configs(draw: st.DrawFn) -> PackingConfig:
         intake_tokens=draw(st.sampled_from([0, 0, 0, max(num, num * context_length // 2)])),
         thresholds=tuple(sorted(thresholds)),
         max_displacement=draw(st.sampled_from([1, 2, 5, 16, 16])),
+        mean_displacement=draw(st.sampled_from([0.25, 0.5, 4.0])),
+        window_steps=draw(st.sampled_from([1, 3, 8])),
+        moves_per_piece=draw(st.sampled_from([1, 20])),
     )
 
 

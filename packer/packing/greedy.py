@@ -10,6 +10,7 @@ from packer.plan import Int64, PackingConfig, Pieces, Steps
 from packer.workload import Workload
 
 UNBOUNDED = np.iinfo(np.int64).max
+MANY_STEPS = 1 << 31
 
 
 def fill_greedily(
@@ -20,6 +21,7 @@ def fill_greedily(
     final: bool,
     thresholds: tuple[int, ...],
     patience: int,
+    max_steps: int = MANY_STEPS,
 ) -> Filled:
     """Make the whole steps that a backlog allows, each piece to the least work with room.
 
@@ -30,6 +32,7 @@ def fill_greedily(
         final: the stream ends with the backlog.
         thresholds: of the outlier queues, in tokens; empty for no queue.
         patience: steps after which a short piece goes before the step's new ones.
+        max_steps: how many steps to make at most.
     """
     pieces = backlog.pieces
     tokens = pieces.tokens
@@ -42,7 +45,7 @@ def fill_greedily(
         np.array(thresholds, np.int64),
         hand,
         queued,
-        limits_of(config, patience),
+        limits_of(config, patience, max_steps),
         state,
         final,
     )
@@ -52,9 +55,9 @@ def fill_greedily(
     )
 
 
-def limits_of(config: PackingConfig, patience: int) -> Int64:
-    """The kernels' `limits` table, shape (8,)."""
-    limits = np.empty(8, np.int64)
+def limits_of(config: PackingConfig, patience: int, max_steps: int = MANY_STEPS) -> Int64:
+    """The kernels' `limits` table, shape (9,)."""
+    limits = np.empty(9, np.int64)
     limits[kernels.NUM] = config.num_micro_batches
     limits[kernels.INTAKE_TOKENS] = config.intake_tokens
     limits[kernels.MAX_TOKENS] = config.max_tokens
@@ -63,6 +66,7 @@ def limits_of(config: PackingConfig, patience: int) -> Int64:
     limits[kernels.PATIENCE] = patience
     limits[kernels.MAX_AGE] = config.max_displacement
     limits[kernels.MAX_LAG] = lag_limit(config)
+    limits[kernels.MAX_STEPS] = max_steps
     return limits
 
 

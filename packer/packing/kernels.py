@@ -13,7 +13,8 @@ from packer.packing.kernels_order import by_work, sort_ascending, stable_order
 
 MORE, LAG, LATE, EARLY = 0, 1, 2, 3
 """As in `backlog.Stop`."""
-NUM, INTAKE_TOKENS, MAX_TOKENS, MAX_PIECES, RELEASE_AGE, PATIENCE, MAX_AGE, MAX_LAG = range(8)
+NUM, INTAKE_TOKENS, MAX_TOKENS, MAX_PIECES = range(4)
+RELEASE_AGE, PATIENCE, MAX_AGE, MAX_LAG, MAX_STEPS = range(4, 9)
 """Places in `limits`; ages in steps."""
 STEP, INTAKE, TAKEN, HAND, HAND_TOKENS, QUEUED, LEFT, LEFT_TOKENS, WINDOW_STEPS, WINDOW_TOKENS = (
     range(10)
@@ -138,23 +139,31 @@ def placing_order(tokens, workload, arrival, candidates, limits, step):
 
 
 @kernel
+def place_one(tokens, workload, work, room, free):
+    """Put a piece into the micro-batch of least work that has room; -1 where none has.
+
+    `work`, `room` in tokens and `free` in pieces are of each micro-batch.
+    """
+    best = -1
+    least = np.int64(9223372036854775807)
+    for j in range(len(work)):
+        if work[j] < least and room[j] >= tokens and free[j] > 0:
+            best = j
+            least = work[j]
+    if best >= 0:
+        work[best] += workload
+        room[best] -= tokens
+        free[best] -= 1
+    return best
+
+
+@kernel
 def place(tokens, workload, order, limits, slot, work, room):
     """Put each piece into the micro-batch of least work that has room; `slot` -1 where none has."""
-    num = limits[NUM]
-    free = np.full(num, limits[MAX_PIECES], np.int64)
+    free = np.full(limits[NUM], limits[MAX_PIECES], np.int64)
     for rank in range(len(order)):
-        length = tokens[order[rank]]
-        best = -1
-        least = np.int64(9223372036854775807)
-        for j in range(num):
-            if work[j] < least and room[j] >= length and free[j] > 0:
-                best = j
-                least = work[j]
-        slot[rank] = best
-        if best >= 0:
-            work[best] += workload[order[rank]]
-            room[best] -= length
-            free[best] -= 1
+        index = order[rank]
+        slot[rank] = place_one(tokens[index], workload[index], work, room, free)
 
 
 @kernel
@@ -206,7 +215,7 @@ def first_pieces(order, slot, num):
 
 @kernel
 def greedy_steps(tokens, workload, arrival, thresholds, hand, queued, limits, state, final):
-    """Make all whole steps that the backlog allows.
+    """Make all whole steps that the backlog allows, up to MAX_STEPS of them.
 
     `tokens`, `workload` and `arrival` are of each piece, (pieces,); `thresholds` of the outlier
     queues, ascending, (queues,); `hand` and `queued` hold indices in their first state[HAND] and
@@ -223,6 +232,8 @@ def greedy_steps(tokens, workload, arrival, thresholds, hand, queued, limits, st
     num_rows = 0
     stop = MORE
     while state[LEFT_TOKENS] >= limits[INTAKE_TOKENS] and state[LEFT] >= num:
+        if num_rows == limits[MAX_STEPS] * num:
+            break
         if not take_in(tokens, arrival, thresholds, hand, queued, limits, state, final):
             break
         everything = state[TAKEN] == len(tokens)

@@ -23,9 +23,10 @@ _MODULES = {
     "concat": "packer.packing.concat",
     "reorder": "packer.packing.reorder",
     "wlb": "packer.packing.wlb",
+    "lookahead": "packer.packing.lookahead",
     "wlb_printed": "packer.packing.printed",
 }
-POLICIES = ("concat", "reorder", "wlb")
+POLICIES = ("concat", "reorder", "wlb", "lookahead")
 """Policies that keep every law."""
 SIMULATED = tuple(_MODULES)
 """Those, and what runs in simulations only."""

@@ -181,7 +181,14 @@ def run_in_chunks(policy: str, case: Case, borders: list[int]) -> list[object]:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_backlog_stays_small_on_a_long_stream(policy: str) -> None:
-    config = PackingConfig(num_micro_batches=4, context_length=64, max_tokens=80, thresholds=(33,))
+    config = PackingConfig(
+        num_micro_batches=4,
+        context_length=64,
+        max_tokens=80,
+        thresholds=(33,),
+        window_steps=3,
+        moves_per_piece=20,
+    )
     lengths = hostile_lengths("powers of two plus one", 64, 5000)
     case = Case(lengths=lengths, config=config, workload=Workload(crossover=30))
     packer = Packer(policy, config, case.workload)
@@ -189,7 +196,7 @@ def test_the_backlog_stays_small_on_a_long_stream(policy: str) -> None:
     for start in range(0, 5000, 50):
         packer.push(case.pieces.take(slice(start, start + 50)))
         most = max(most, int(packer.tail.tokens.sum()))
-    assert 0 < most < 6 * config.intake_tokens
+    assert 0 < most < (6 + 3 * (policy == "lookahead")) * config.intake_tokens
 
 
 @example(name="full")

@@ -1,0 +1,480 @@
+"""Compiled search of `lookahead`: which step each long piece of a window runs in.
+
+Short pieces are a fluid here, the filler: only how many of its tokens a step holds is decided. A
+step's long pieces go, longest first, to the micro-batch of least work with room; the filler then
+rises like water over the micro-batches, up to `max_tokens` in each.
+
+All numbers are integers or float64 under + - * / and square roots, which IEEE 754 rounds alike
+everywhere, so that plans do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from packer.jit import kernel
+from packer.packing.kernels import MAX_PIECES, MAX_TOKENS, NUM, place_one
+from packer.packing.kernels_order import by_work, gather
+from packer.permutation import mix
+
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
+FIRST_POWER, LAST_POWER = 2, 6
+"""Norms 2^2 .. 2^6 of a step's loads that the search goes through before it looks at maxima."""
+CHECKS = 4096
+"""How often temperature and price are set anew."""
+DEAREST, CHEAPEST = 5.0, 0.02
+"""Bounds of the price of a token's step, in the linear work of a token."""
+
+
+class Window(NamedTuple):
+    """What is searched; long pieces are numbered by falling length."""
+
+    tokens: np.ndarray
+    """int64 (long,)."""
+    work: np.ndarray
+    """float64 (long,)."""
+    arrival: np.ndarray
+    """Step of the window, may lie outside it, int64 (long,)."""
+    step: np.ndarray
+    """Where each runs, int64 (long,); changed in place."""
+    filler: np.ndarray
+    """Filler tokens that each step holds, int64 (steps,); changed in place."""
+    carry: np.ndarray
+    """Filler tokens that arrived before each step and run in it or later, int64 (steps + 1,)."""
+
+
+class Bounds(NamedTuple):
+    """What a window is searched under."""
+
+    num: int
+    max_tokens: int
+    max_displacement: int
+    filler_rate: float
+    """Work of a filler token."""
+    budget: float
+    """Tokens times steps of displacement."""
+    token_work: float
+    """Linear work of a token."""
+
+
+class Load(NamedTuple):
+    """A step's micro-batches without the filler: float64 and int64 (num,)."""
+
+    work: np.ndarray
+    tokens: np.ndarray
+
+
+@kernel
+def put(members, count, window, bounds, load):
+    """Put a step's long pieces into its micro-batches; False where one has no room."""
+    load.work[:] = 0.0
+    load.tokens[:] = 0
+    for rank in range(count):
+        piece = members[rank]
+        best = rank
+        if rank >= bounds.num:
+            best = -1
+            for j in range(bounds.num):
+                if load.tokens[j] + window.tokens[piece] <= bounds.max_tokens and (
+                    best < 0 or load.work[j] < load.work[best]
+                ):
+                    best = j
+            if best < 0:
+                return False
+        load.work[best] += window.work[piece]
+        load.tokens[best] += window.tokens[piece]
+    return True
+
+
+@kernel
+def room_of(load, bounds):
+    """Filler tokens that fit into a step."""
+    room = np.int64(0)
+    for j in range(bounds.num):
+        room += bounds.max_tokens - load.tokens[j]
+    return room
+
+
+@kernel
+def filled_to(load, bounds, level):
+    """Filler tokens of a step where it stands at `level`, and how many micro-batches still rise."""
+    filler = 0.0
+    rising = 0
+    for j in range(bounds.num):
+        room = np.float64(bounds.max_tokens - load.tokens[j])
+        tokens = (level - load.work[j]) / bounds.filler_rate
+        if tokens >= 0.0 and tokens < room:
+            rising += 1
+        filler += min(max(tokens, 0.0), room)
+    return filler, rising
+
+
+@kernel
+def heaviest(load, bounds):
+    """The work of the heaviest micro-batch without filler."""
+    most = 0.0
+    for j in range(bounds.num):
+        most = max(most, load.work[j])
+    return most
+
+
+@kernel
+def level_above(load, bounds, filler, level):
+    """The level of so much filler, where it is above `level` and that above every load.
+
+    Newton's method: from there on the filler grows ever more slowly with the level, so it comes
+    from below and ends at the exact level.
+    """
+    for _ in range(bounds.num + 1):
+        held, rising = filled_to(load, bounds, level)
+        if held >= filler or rising == 0:
+            break
+        level += (filler - held) * bounds.filler_rate / rising
+    return level
+
+
+@kernel
+def level_below(load, bounds, filler, high):
+    """The level of so much filler, where it is at most `high`, to a part in 2^14."""
+    low = load.work[0]
+    for j in range(bounds.num):
+        low = min(low, load.work[j])
+    for _ in range(14):
+        level = 0.5 * (low + high)
+        held, _ = filled_to(load, bounds, level)
+        if held < filler:
+            low = level
+        else:
+            high = level
+    return high
+
+
+@kernel
+def step_cost(load, bounds, filler, power):
+    """The work of a step's heaviest micro-batch times their number.
+
+    With `power` p >= 0 a softer one: the 2^p-norm of the loads in place of their maximum, scaled so
+    that even loads cost the same. It falls already while heavy micro-batches gather in one step,
+    long before the other step has lost its last one.
+    """
+    most = heaviest(load, bounds)
+    held, _ = filled_to(load, bounds, most)
+    if held < filler:
+        level = level_above(load, bounds, filler, most)
+    elif power < 0:
+        return most * bounds.num
+    else:
+        level = level_below(load, bounds, filler, most)
+    if power < 0:
+        return level * bounds.num
+    most = max(most, level)
+    if most <= 0.0:
+        return 0.0
+    total = 0.0
+    for j in range(bounds.num):
+        room = np.float64(bounds.max_tokens - load.tokens[j])
+        reached = max(load.work[j], min(level, load.work[j] + bounds.filler_rate * room))
+        share = reached / most
+        for _ in range(power):
+            share *= share
+        total += share
+    mean = total / bounds.num
+    for _ in range(power):
+        mean = np.sqrt(mean)
+    return most * mean * bounds.num
+
+
+@kernel
+def capacity(load, bounds):
+    """Filler tokens that raise no maximum."""
+    held, _ = filled_to(load, bounds, heaviest(load, bounds))
+    return np.int64(held)
+
+
+@kernel
+def without(members, count, piece, out):
+    """A step's members less one; returns how many are left."""
+    kept = 0
+    for rank in range(count):
+        if members[rank] != piece:
+            out[kept] = members[rank]
+            kept += 1
+    return kept
+
+
+@kernel
+def insert(members, count, piece):
+    """Add a piece to a step's members, which stay ascending."""
+    rank = count
+    while rank > 0 and members[rank - 1] > piece:
+        members[rank] = members[rank - 1]
+        rank -= 1
+    members[rank] = piece
+    return count + 1
+
+
+@kernel
+def random_word(state):
+    """The next output of splitmix64, uint64."""
+    state[0] += GAMMA
+    return mix(state[0])
+
+
+@kernel
+def below(state, limit):
+    """A random integer in [0, limit)."""
+    return np.int64(random_word(state) >> np.uint64(1)) % limit
+
+
+@kernel
+def surprise(state):
+    """About -log2 of a uniform number, by its leading zeros and a straight line between powers."""
+    word = random_word(state) | np.uint64(1)
+    zeros = 0.0
+    while word < np.uint64(1 << 63):
+        word <<= np.uint64(1)
+        zeros += 1.0
+    return zeros + 2.0 - np.float64(word >> np.uint64(11)) / 4503599627370496.0
+
+
+@kernel
+def late(window, piece, step):
+    """Token-steps of displacement of a piece that runs in a step."""
+    return window.tokens[piece] * abs(step - window.arrival[piece])
+
+
+@kernel
+def propose(window, bounds, state, steps):
+    """A change to try: a piece, or -1; where it goes; what goes the other way, or -1.
+
+    Returns (piece, other, from, to); to = -1 where there is nothing to try.
+    """
+    num_long = len(window.tokens)
+    kind = below(state, 10) if num_long else 9
+    if kind == 9:  # filler between neighbours
+        step = below(state, steps)
+        to = step + 2 * below(state, 2) - 1
+        return -1, -1, step, to if to < steps else -1
+    piece = below(state, num_long)
+    step = window.step[piece]
+    if kind < 4:  # to where one of like length is
+        like = piece + below(state, 17) - 8
+        other = -1
+        if like < 0 or like >= num_long:
+            return piece, -1, step, -1
+        to = window.step[like]
+    elif kind < 7:  # in exchange for one of like length
+        other = piece + below(state, 33) - 16
+        if other < 0 or other >= num_long:
+            return piece, -1, step, -1
+        to = window.step[other]
+        if abs(step - window.arrival[other]) > bounds.max_displacement:
+            to = -1
+    else:  # near its arrival
+        other = -1
+        to = window.arrival[piece] + below(state, 9) - 4
+    if to == step or to < 0 or to >= steps:
+        return piece, -1, step, -1
+    if abs(to - window.arrival[piece]) > bounds.max_displacement:
+        return piece, -1, step, -1
+    return piece, other, step, to
+
+
+@kernel
+def search(window, bounds, num_moves, seed):
+    """Improve a window by simulated annealing; False where nothing was found.
+
+    The least sum of `step_cost` whose displacement stays in the budget: displacement is priced, and
+    the price rises while there is too much of it and falls while there is budget left. Softer costs
+    come first, maxima last (`step_cost`); the temperature halves five times on the way.
+    """
+    steps = len(window.filler)
+    num_long = len(window.tokens)
+    members = np.empty((steps, num_long + 1), np.int64)
+    counts = np.zeros(steps, np.int64)
+    for piece in range(num_long):
+        step = window.step[piece]
+        members[step, counts[step]] = piece
+        counts[step] += 1
+    here = new_load(bounds)
+    there = new_load(bounds)
+    for step in range(steps):
+        if not put(members[step], counts[step], window, bounds, here):
+            return False
+        if room_of(here, bounds) < window.filler[step]:
+            return False
+    displacement = np.int64(0)
+    for piece in range(num_long):
+        displacement += late(window, piece, window.step[piece])
+    for step in range(steps + 1):
+        displacement += abs(window.carry[step])
+
+    cost = np.zeros(steps, np.float64)
+    state = np.array([seed], np.uint64)
+    price = 0.2 * bounds.token_work
+    hottest = 0.02 * bounds.token_work * bounds.max_tokens * bounds.num
+    temperature = hottest
+    power = LAST_POWER + 1
+    left_members = np.empty(num_long + 1, np.int64)
+    new_members = np.empty(num_long + 2, np.int64)
+    tries = np.empty(5, np.int64)
+    every = max(1, num_moves // CHECKS)
+    found_cost = np.inf
+    found_step = window.step.copy()
+    found_filler = window.filler.copy()
+    for move in range(num_moves):
+        if move % every == 0:
+            done = move / num_moves
+            halvings = np.int64(5.0 * done)
+            temperature = hottest / (1 << halvings) * (1.0 - 0.5 * (5.0 * done - halvings))
+            price *= 1.02 if displacement > bounds.budget else 0.985
+            price = max(CHEAPEST * bounds.token_work, min(price, DEAREST * bounds.token_work))
+            soft = FIRST_POWER + np.int64(done / 0.7 * (LAST_POWER - FIRST_POWER + 1))
+            wanted = soft if soft <= LAST_POWER else -1
+            if wanted != power:
+                power = wanted
+                for step in range(steps):
+                    put(members[step], counts[step], window, bounds, here)
+                    cost[step] = step_cost(here, bounds, window.filler[step], power)
+            if power < 0 and displacement <= bounds.budget and cost.sum() < found_cost:
+                found_cost = cost.sum()
+                found_step[:] = window.step
+                found_filler[:] = window.filler
+        piece, other, step, to = propose(window, bounds, state, steps)
+        if to < 0:
+            continue
+        left = counts[step]
+        new = counts[to]
+        moved = np.int64(0)
+        farther = np.int64(0)
+        left_members[:left] = members[step, :left]
+        new_members[:new] = members[to, :new]
+        if piece >= 0:
+            left = without(members[step], left, piece, left_members)
+            moved = window.tokens[piece]
+            farther = late(window, piece, to) - late(window, piece, step)
+            if other >= 0:
+                new = without(members[to], new, other, new_members)
+                left = insert(left_members, left, other)
+                moved -= window.tokens[other]
+                farther += late(window, other, step) - late(window, other, to)
+            new = insert(new_members, new, piece)
+        if not put(left_members, left, window, bounds, here):
+            continue
+        if not put(new_members, new, window, bounds, there):
+            continue
+        # The two steps share their filler anew: as it was, making up for what moved, up to the
+        # heaviest micro-batch of the one or of the other, or so that none crosses the border.
+        both = window.filler[step] + window.filler[to]
+        first, last = min(step, to), max(step, to)
+        toward = 1 if to > step else -1
+        tries[0] = window.filler[step]
+        tries[1] = window.filler[step] + moved
+        tries[2] = capacity(here, bounds)
+        tries[3] = both - capacity(there, bounds)
+        tries[4] = window.filler[step] + toward * window.carry[first + 1]
+        most = min(both, room_of(here, bounds))
+        least = max(0, both - room_of(there, bounds))
+        if least > most:
+            continue
+        best = np.inf
+        best_filler = np.int64(-1)
+        best_here = best_there = 0.0
+        best_farther = np.int64(0)
+        for number in range(5):
+            filler = min(max(tries[number], least), most)
+            shift = toward * (window.filler[step] - filler)  # how the carries between them change
+            way = farther
+            for border in range(first + 1, last + 1):
+                way += abs(window.carry[border] + shift) - abs(window.carry[border])
+            cost_here = step_cost(here, bounds, filler, power)
+            cost_there = step_cost(there, bounds, both - filler, power)
+            total = cost_here + cost_there + price * way
+            if total < best:
+                best = total
+                best_filler = filler
+                best_here, best_there = cost_here, cost_there
+                best_farther = way
+        worse = best - cost[step] - cost[to]
+        if worse > 0.0 and worse > 0.35 * temperature * surprise(state):
+            continue
+        shift = toward * (window.filler[step] - best_filler)
+        for border in range(first + 1, last + 1):
+            window.carry[border] += shift
+        window.filler[step] = best_filler
+        window.filler[to] = both - best_filler
+        displacement += best_farther
+        cost[step], cost[to] = best_here, best_there
+        if piece >= 0:
+            members[step, :left] = left_members[:left]
+            members[to, :new] = new_members[:new]
+            counts[step], counts[to] = left, new
+            window.step[piece] = to
+            if other >= 0:
+                window.step[other] = step
+    window.step[:] = found_step
+    window.filler[:] = found_filler
+    return found_cost < np.inf
+
+
+@kernel
+def new_load(bounds):
+    """Scratch for one step's micro-batches."""
+    return Load(np.zeros(bounds.num, np.float64), np.zeros(bounds.num, np.int64))
+
+
+@kernel
+def settle(tokens, workload, step, order, limits, num_steps):
+    """Put the pieces of each step into its micro-batches, each to the one of least work with room.
+
+    `order` is that in which to place them, (pieces,). What finds no room in its step goes to the
+    nearest one that has some, and `step` is changed.
+
+    Returns:
+        row: of each piece, (pieces,).
+        row_work: of each row.
+        whole: whether every piece found room and no micro-batch stayed empty.
+    """
+    num = limits[NUM]
+    slot = np.empty(len(tokens), np.int64)
+    work = np.zeros((num_steps, num), np.int64)
+    room = np.full((num_steps, num), limits[MAX_TOKENS], np.int64)
+    free = np.full((num_steps, num), limits[MAX_PIECES], np.int64)
+    row_work = np.zeros(num_steps * num, np.int64)
+    by_step, offsets = gather(step[order], num_steps)
+    for number in range(num_steps):
+        for at in range(offsets[number], offsets[number + 1]):
+            piece = order[by_step[at]]
+            slot[piece] = place_one(
+                tokens[piece], workload[piece], work[number], room[number], free[number]
+            )
+    for piece in order:
+        for away in range(2 * num_steps):
+            if slot[piece] >= 0:
+                break
+            number = step[piece] + (away // 2 + 1) * (1 - 2 * (away % 2))
+            if 0 <= number < num_steps:
+                slot[piece] = place_one(
+                    tokens[piece], workload[piece], work[number], room[number], free[number]
+                )
+                if slot[piece] >= 0:
+                    step[piece] = number
+                    break
+        if slot[piece] < 0:
+            return slot, row_work, False
+    first = np.full((num_steps, num), len(tokens), np.int64)
+    for piece in range(len(tokens) - 1, -1, -1):
+        first[step[piece], slot[piece]] = piece
+    if first.max() == len(tokens):
+        return slot, row_work, False
+    row = np.empty_like(slot)
+    rank = np.empty((num_steps, num), np.int64)
+    for number in range(num_steps):
+        rank[number] = by_work(work[number], first[number])
+        for j in range(num):
+            row_work[number * num + rank[number, j]] = work[number, j]
+    for piece in range(len(tokens)):
+        row[piece] = step[piece] * num + rank[step[piece], slot[piece]]
+    return row, row_work, True
