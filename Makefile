@@ -6,7 +6,7 @@ OUT ?= out
 CONFIG ?= jobs/configs/demo.toml
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: setup demo shards report test test-slow check format bench clean
+.PHONY: setup demo shards report test test-slow check format bench bench-peers clean
 
 setup: $(VENV)/installed
 
@@ -50,6 +50,11 @@ format: setup
 
 bench: setup
 	$(BIN)/python -m jobs.bench.run
+	$(BIN)/python -m jobs.bench.tables
+
+# Other tools, each in an environment of its own below $(OUT)/peers, on a corpus made there.
+bench-peers: setup
+	$(BIN)/python -m jobs.bench.peers.run --cache $(OUT)/peers
 	$(BIN)/python -m jobs.bench.tables
 
 clean:

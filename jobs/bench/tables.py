@@ -15,6 +15,7 @@ from typing import Any
 
 from jobs.bench.machine import RESULTS
 
+_COMMANDS = {"peers": "make bench-peers"}
 README = Path(__file__).parents[2] / "README.md"
 Rows = list[dict[str, Any]]
 
@@ -77,11 +78,58 @@ def memory_table(rows: Rows) -> list[str]:
     return lines
 
 
+def huge_table(rows: Rows) -> list[str]:
+    """One huge document beside ordinary ones, an engine a row."""
+    lines = [
+        "| engine | text | ordinary, s | one document, s | ratio | peak, ordinary | peak, one |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        start = f"| `{row['engine']}` | {row['text_mb']:.0f} MB |"
+        if row["failed"]:
+            lines.append(f"{start} {_words(row['failed'])} | | | | |")
+            continue
+        lines.append(
+            f"{start} {row['ordinary_seconds']:.1f} | {row['huge_seconds']:.1f} "
+            f"| {row['ratio']:.2f} | {row['ordinary_peak_mib']:,.0f} MiB "
+            f"| {row['huge_peak_mib']:,.0f} MiB |"
+        )
+    return lines
+
+
+def peers_table(rows: Rows) -> list[str]:
+    """Other tools and ours on one corpus; what failed says why."""
+    lines = [
+        "| tool | how | s | stage s | CPU s | MB/s | stage MB/s | M tokens | peak MiB | same ids |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        version = row["versions"].get(row["package"], "") if row["package"] else ""
+        start = f"| {' '.join([row['tool'], version]).strip()} | {row['does']} |"
+        if row["failed"]:
+            lines.append(f"{start} {_words(row['failed'])} | | | | | | | |")
+            continue
+        same = {True: "yes", False: "no", None: ""}[row["same_ids"]]
+        lines.append(
+            f"{start} {row['seconds']:.1f} | {row['stage_seconds']:.1f} "
+            f"| {row['cpu_seconds']:.1f} | {row['mb_per_s']:.2f} | {row['stage_mb_per_s']:.2f} "
+            f"| {row['found']['tokens'] / 1e6:.2f} | {row['peak_mib']:,.0f} | {same} |"
+        )
+    return lines
+
+
+def _words(text: str) -> str:
+    """A message that does not break a table."""
+    return " ".join(text.replace("|", "/").split())
+
+
 TABLES: dict[str, Callable[[Rows], list[str]]] = {
     "packing": packing_table,
     "balance": balance_table,
     "build": build_table,
     "memory": memory_table,
+    "huge": huge_table,
+    "peers": peers_table,
 }
 
 
@@ -92,7 +140,7 @@ def render(text: str) -> str:
         if not path.exists():
             continue
         kept = json.loads(path.read_text())
-        body = "\n".join([*table(kept["rows"]), "", _origin(name, kept["machine"])])
+        body = "\n".join([*table(kept["rows"]), "", _origin(name, kept)])
         pattern = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
         text, count = pattern.subn(lambda match, body=body: match[1] + body + "\n" + match[2], text)
         if count != 1:
@@ -100,12 +148,20 @@ def render(text: str) -> str:
     return text
 
 
-def _origin(name: str, machine: dict[str, Any]) -> str:
+def _origin(name: str, kept: dict[str, Any]) -> str:
+    machine, corpus = kept["machine"], kept.get("corpus")
     versions = ", ".join(f"{key} {value}" for key, value in machine["versions"].items())
-    return (
-        f"`python -m jobs.bench.run {name}`, {machine['date']}: {machine['processor']}, "
+    command = _COMMANDS.get(name, f"python -m jobs.bench.run {name}")
+    text = (
+        f"`{command}`, {machine['date']}: {machine['processor']}, "
         f"{machine['cores']} cores, {machine['memory_gib']} GiB, Python {machine['python']}, "
         f"{versions}."
+    )
+    if corpus is None:
+        return text
+    return (
+        f"{text} Text: {corpus['text_bytes'] / 1e6:,.0f} MB, {corpus['documents']:,} documents, "
+        f"SHA-256 `{corpus['sha256'][:16]}`."
     )
 
 

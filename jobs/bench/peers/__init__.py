@@ -1,0 +1,1 @@
+"""Other tools on the same text, vocabulary and cores: `make bench-peers`."""
