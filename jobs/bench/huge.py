@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jobs.bench.build import TOKENIZER
 from jobs.bench.corpus import texts
+from jobs.bench.peers.vocabulary import EOS, o200k
 from jobs.bench.processes import measure
 from pipeline.config import SourceConfig, TokenizerConfig
 from pipeline.sources import list_inputs, plan_splits
@@ -49,7 +49,12 @@ def measure_engines(names: tuple[str, ...], *, megabytes: float) -> list[dict[st
     try:
         ordinary, huge = scratch / "ordinary.jsonl", scratch / "huge.jsonl"
         size = write_both(ordinary, huge, texts(), megabytes=megabytes)
-        return [_row(engine, ordinary, huge, size, scratch) for engine in names]
+        vocabulary = o200k(scratch)
+        return [
+            {"engine": engine, "text_mb": size / 1e6, "failed": None}
+            | _figures(engine, vocabulary, {"ordinary": ordinary, "huge": huge}, scratch)
+            for engine in names
+        ]
     finally:
         shutil.rmtree(scratch)
 
@@ -75,34 +80,39 @@ def write_both(ordinary: Path, huge: Path, documents: Iterator[str], *, megabyte
     return size
 
 
-def _row(engine: str, ordinary: Path, huge: Path, size: int, scratch: Path) -> dict[str, Any]:
-    row: dict[str, Any] = {"engine": engine, "text_mb": size / 1e6, "failed": None}
+def _figures(
+    engine: str, vocabulary: Path, files: dict[str, Path], scratch: Path
+) -> dict[str, Any]:
+    """Seconds, tokens and peak memory for each of the two files, and the ratio of their seconds."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(_ROOT),
         "TOKENIZERS_PARALLELISM": "false",
         "RAYON_NUM_THREADS": "1",
     }
-    for name, path in (("ordinary", ordinary), ("huge", huge)):
-        report = scratch / "report.json"
+    figures: dict[str, Any] = {}
+    for name, path in files.items():
+        report, log = scratch / "report.json", scratch / "log"
+        child = ["--child", engine, str(vocabulary), str(path), str(report)]
         usage = measure(
-            [sys.executable, "-m", "jobs.bench.huge", "--child", engine, str(path), str(report)],
+            [sys.executable, "-m", "jobs.bench.huge", *child],
             directory=scratch,
             environment=environment,
-            log=scratch / "log",
+            log=log,
             limit_s=_LIMIT_S,
         )
         if usage.returncode:
-            said = (scratch / "log").read_text(errors="replace").strip().splitlines() or ["nothing"]
+            said = log.read_text(errors="replace").strip().splitlines() or ["nothing said"]
             why = f"not done after {_LIMIT_S:.0f} s" if usage.timed_out else said[-1][:200]
-            return {**row, "failed": f"{name}: {why}"}
-        row |= {f"{name}_{key}": value for key, value in json.loads(report.read_text()).items()}
-        row[f"{name}_peak_mib"] = usage.peak_bytes / 2**20
-    return {**row, "ratio": row["huge_seconds"] / row["ordinary_seconds"]}
+            return {"failed": f"{name}: {why}"}
+        figures |= {f"{name}_{key}": value for key, value in json.loads(report.read_text()).items()}
+        figures[f"{name}_peak_mib"] = usage.peak_bytes / 2**20
+    return {**figures, "ratio": figures["huge_seconds"] / figures["ordinary_seconds"]}
 
 
-def _child(engine: str, path: Path, report: Path) -> None:
-    identity = resolve_tokenizer(TokenizerConfig.model_validate({**TOKENIZER, "engine": engine}))
+def _child(engine: str, vocabulary: Path, path: Path, report: Path) -> None:
+    settings = {"path": str(vocabulary), "eos_token": EOS, "engine": engine}
+    identity = resolve_tokenizer(TokenizerConfig.model_validate(settings))
     source = SourceConfig(name="text", paths=(str(path),))
     (split,) = plan_splits(source, list_inputs(source), split_bytes=1 << 40)
     out = path.with_suffix(".store")
@@ -118,7 +128,7 @@ def _child(engine: str, path: Path, report: Path) -> None:
 def main(arguments: list[str]) -> None:
     """`python -m jobs.bench.huge --megabytes 8 --engines hf`: print rows of any size."""
     if arguments[:1] == ["--child"]:
-        _child(arguments[1], Path(arguments[2]), Path(arguments[3]))
+        _child(arguments[1], *map(Path, arguments[2:]))
         return
     parser = argparse.ArgumentParser(prog="python -m jobs.bench.huge")
     parser.add_argument("--megabytes", type=float, default=MEGABYTES)

@@ -8,7 +8,6 @@ at the full size all rows become `results/peers.json`.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import shutil
@@ -21,21 +20,14 @@ from jobs.bench import machine
 from jobs.bench.huge import engines
 from jobs.bench.mixed import Corpus, write_mixed
 from jobs.bench.peers import environments
-from jobs.bench.peers.convert import (
-    O200K_PATTERN,
-    O200K_SPECIAL,
-    parse_ranks,
-    tokenizer_json,
-)
 from jobs.bench.peers.ids import contents, flat_files, parquet_files
 from jobs.bench.peers.ours import configuration
 from jobs.bench.peers.tools import PEERS, Ours, Peer, ours
+from jobs.bench.peers.vocabulary import EOS, EOS_ID, o200k
 from jobs.bench.processes import Usage, measure
 
 MEGABYTES = 300.0
 WORKERS = 2
-VOCABULARY = "bpe-openai==0.1.4"
-EOS = "<|endoftext|>"
 _ROOT = Path(__file__).parents[3]
 _SCRIPTS = Path(__file__).parent / "scripts"
 Row = dict[str, Any]
@@ -53,7 +45,7 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(f"no tool {', '.join(sorted(unknown))}; known: {known}")
     directory = cache / f"corpus-{asked.megabytes:g}"
     corpus = write_mixed(directory, megabytes=asked.megabytes, cache=cache)
-    vocabulary = _vocabulary(cache)
+    vocabulary = o200k(cache)
     kept = directory / "rows"
     kept.mkdir(exist_ok=True)
     for tool in tools:
@@ -94,19 +86,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _vocabulary(cache: Path) -> Path:
-    """o200k as a tokenizer.json."""
-    path = cache / "o200k" / "tokenizer.json"
-    if not path.exists():
-        (ranks,) = environments.unpack(VOCABULARY, cache).rglob("o200k_base.tiktoken.gz")
-        text = tokenizer_json(
-            parse_ranks(gzip.decompress(ranks.read_bytes())), O200K_PATTERN, O200K_SPECIAL
-        )
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return path
-
-
 def _row(tool: Peer | Ours, corpus: Corpus, vocabulary: Path, cache: Path) -> Row:
     """Run a tool in an empty directory, measure it, and look at what it wrote."""
     scratch = cache / "scratch" / tool.name
@@ -117,7 +96,7 @@ def _row(tool: Peer | Ours, corpus: Corpus, vocabulary: Path, cache: Path) -> Ro
         "files": list(corpus.files),
         "tokenizer": str(vocabulary),
         "eos_token": EOS,
-        "eos_id": O200K_SPECIAL[EOS],
+        "eos_id": EOS_ID,
         "out": str(out),
         "workers": WORKERS,
     }

