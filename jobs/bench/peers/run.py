@@ -44,8 +44,11 @@ def main(arguments: list[str]) -> None:
         known = ", ".join(tool.name for tool in tools)
         raise SystemExit(f"no tool {', '.join(sorted(unknown))}; known: {known}")
     directory = cache / f"corpus-{asked.megabytes:g}"
-    corpus = write_mixed(directory, megabytes=asked.megabytes, cache=cache)
-    vocabulary = o200k(cache)
+    try:
+        corpus = write_mixed(directory, megabytes=asked.megabytes, cache=cache)
+        vocabulary = o200k(cache)
+    except (RuntimeError, ValueError) as error:  # without them there is nothing to compare
+        raise SystemExit(str(error)) from error
     kept = directory / "rows"
     kept.mkdir(exist_ok=True)
     for tool in tools:
