@@ -104,8 +104,9 @@ def peers_table(rows: Rows) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        version = row["versions"].get(row["package"], "") if row["package"] else ""
-        start = f"| {' '.join([row['tool'], version]).strip()} | {row['does']} |"
+        version = row["versions"].get(row["package"], "")
+        name = f"{row['tool']} {version}".strip() if row["package"] else f"Steelyard {row['tool']}"
+        start = f"| {name} | {row['does']} |"
         if row["failed"]:
             lines.append(f"{start} {_words(row['failed'])} | | | | | | | |")
             continue

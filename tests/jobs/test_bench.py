@@ -43,7 +43,7 @@ def test_the_table_of_peers_shows_figures_and_reasons() -> None:
     found = {"documents": 2, "tokens": 5_090_000, "fingerprint": "00"}
     row = {"tool": "datatrove", "does": "writes", "package": "datatrove", "failed": None}
     versions = {"datatrove": "0.10.1", "numpy": "2"}
-    ours = {"tool": "tokenize-hf", "does": "the stage", "package": None, "failed": None}
+    ours = {"tool": "tokenize-hf", "does": "stage", "package": None, "failed": None}
     failed = {"tool": "dolma", "does": "tokens", "package": "dolma", "versions": {}}
     rows = [
         row | figures | {"versions": versions, "found": found},
@@ -53,7 +53,7 @@ def test_the_table_of_peers_shows_figures_and_reasons() -> None:
     assert peers_table(compare(rows))[2:] == [
         "| datatrove 0.10.1 | writes | 6.0 | 3.5 | 7.2 | 3.31 | 5.71 | 5.09 | 1,300 | no |",
         "| dolma | tokens | not installed: a / b c | | | | | | | |",
-        "| tokenize-hf | the stage | 6.0 | 3.5 | 7.2 | 3.31 | 5.71 | 5.09 | 1,300 | yes |",
+        "| Steelyard tokenize-hf | stage | 6.0 | 3.5 | 7.2 | 3.31 | 5.71 | 5.09 | 1,300 | yes |",
     ]
 
 
