@@ -71,7 +71,9 @@ def _run(scratch: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def build_config(corpus: Path, *, split_bytes: int = 4_194_304) -> RunConfig:
+def build_config(
+    corpus: Path, *, split_bytes: int = 4_194_304, unit_tokens: int = 4_194_304
+) -> RunConfig:
     """A build of one JSONL file at S = 32,768 with two CP degrees."""
     return parse_config(
         {
@@ -82,8 +84,8 @@ def build_config(corpus: Path, *, split_bytes: int = 4_194_304) -> RunConfig:
             "context_parallel": {"sizes": [2, 4]},
             "shards": {
                 "split_bytes": split_bytes,
-                "shard_tokens": 4_194_304,
-                "run_tokens": 4_194_304,
+                "shard_tokens": unit_tokens,
+                "run_tokens": unit_tokens,
             },
             "job": {"object_store_mb": 100},
         },

@@ -1,28 +1,26 @@
 """Peak memory of the whole job: driver, workers, Ray and its object store, at 1x and 10x corpus.
 
-Memory is the proportional set size of the job's process tree, sampled ten times a second: private
-and shared-memory pages apart from pages of mapped files, which the system takes back when it needs
-them.
+Splits, runs and shards are small, so that both corpora keep every worker busy with whole units in
+every stage: what is compared is the size of the corpus, not whether two units ran at a time.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from jobs.bench.build import build_config
 from jobs.bench.corpus import write_jsonl
+from jobs.bench.processes import measure
 
-SIZES_MB = (20, 200)
-_EVERY_S = 0.1
+SIZES_MB = (30, 300)
+_UNIT_TOKENS = 1_048_576
+_LIMIT_S = 1800.0
 
 
 def run() -> list[dict[str, Any]]:
@@ -37,49 +35,24 @@ def run() -> list[dict[str, Any]]:
 def _measure(scratch: Path, megabytes: int) -> dict[str, Any]:
     corpus = scratch / f"{megabytes}.jsonl"
     size = write_jsonl(corpus, megabytes=megabytes)
-    config = build_config(corpus, split_bytes=2_097_152).model_dump(mode="json", by_alias=True)
+    config = build_config(corpus, split_bytes=2_097_152, unit_tokens=_UNIT_TOKENS)
     note = scratch / f"{megabytes}.json"
-    note.write_text(json.dumps(config))
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jobs.bench.memory", str(note), str(scratch / f"out-{megabytes}")]
+    note.write_text(json.dumps(config.model_dump(mode="json", by_alias=True)))
+    usage = measure(
+        [sys.executable, "-m", "jobs.bench.memory", str(note), str(scratch / f"out-{megabytes}")],
+        directory=scratch,
+        environment=os.environ,
+        log=scratch / f"{megabytes}.log",
+        limit_s=_LIMIT_S,
     )
-    private = mapped = 0
-    while process.poll() is None:
-        now = _tree(process.pid)
-        private, mapped = max(private, now[0]), max(mapped, now[1])
-        time.sleep(_EVERY_S)
-    if process.returncode:
-        raise RuntimeError(f"the build of {megabytes} MB failed with {process.returncode}")
+    if usage.returncode:
+        raise RuntimeError(f"the build of {megabytes} MB failed with {usage.returncode}")
     return {
         "text_mb": size / 1e6,
-        "peak_mib": private / 2**20,
-        "mapped_files_mib": mapped / 2**20,
-        "seconds": time.perf_counter() - started,
+        "peak_mib": usage.peak_bytes / 2**20,
+        "mapped_files_mib": usage.mapped_bytes / 2**20,
+        "seconds": usage.seconds,
     }
-
-
-def _tree(pid: int) -> tuple[int, int]:
-    """Bytes of private and shared memory, and of mapped files, of a process and all below it."""
-    private = mapped = 0
-    try:
-        root = psutil.Process(pid)
-        processes = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return 0, 0
-    for process in processes:
-        try:
-            text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-        except OSError:
-            continue  # it ended in the meantime
-        sizes = {
-            words[0]: int(words[1]) * 1024
-            for words in (line.split() for line in text.splitlines()[1:])
-            if words
-        }
-        private += sizes.get("Pss_Anon:", 0) + sizes.get("Pss_Shmem:", 0)
-        mapped += sizes.get("Pss_File:", 0)
-    return private, mapped
 
 
 def _child(config: Path, out: Path) -> None:
