@@ -195,8 +195,9 @@ class PackingConfig:
             thresholds[i] <= tokens < thresholds[i + 1], the last one is open.
         max_displacement: no piece runs further than this many steps from its arrival.
         mean_displacement: budget of `lookahead`, token-weighted, in steps.
-        window_steps: steps that `lookahead` plans as a whole; 0 for so many as suit N.
-        moves_per_piece: effort of `lookahead`: moves tried for each long piece of a window.
+        window_steps: steps that `lookahead` plans as a whole.
+        moves_per_piece: effort of `lookahead`: moves tried for each long piece of a window; 0
+            for as many as suit N.
     """
 
     num_micro_batches: int
@@ -207,8 +208,8 @@ class PackingConfig:
     thresholds: tuple[int, ...] = ()
     max_displacement: int = 16
     mean_displacement: float = 0.5
-    window_steps: int = 0
-    moves_per_piece: int = 400
+    window_steps: int = 32
+    moves_per_piece: int = 0
 
     def __post_init__(self) -> None:
         if self.num_micro_batches < 1 or self.context_length < 1:
@@ -231,10 +232,10 @@ class PackingConfig:
             or min(self.thresholds, default=1) < 1
         ):
             raise ValueError(f"thresholds {list(self.thresholds)} must be positive and ascending")
-        if not self.mean_displacement > 0 or self.window_steps < 0 or self.moves_per_piece < 1:
+        if not self.mean_displacement > 0 or self.window_steps < 1 or self.moves_per_piece < 0:
             raise ValueError(
                 f"mean_displacement {self.mean_displacement}, window_steps {self.window_steps} and "
-                f"moves_per_piece {self.moves_per_piece}; all but window_steps must be positive"
+                f"moves_per_piece {self.moves_per_piece}; all but the last must be positive"
             )
         if self.intake_tokens == 0:
             object.__setattr__(self, "intake_tokens", self.num_micro_batches * self.context_length)

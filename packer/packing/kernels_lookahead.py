@@ -22,6 +22,8 @@ from packer.permutation import mix
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 FIRST_POWER, LAST_POWER = 2, 6
 """Norms 2^2 .. 2^6 of a step's loads that the search goes through before it looks at maxima."""
+HALVINGS = 6.0
+"""How often the temperature halves on the way."""
 CHECKS = 4096
 """How often temperature and price are set anew."""
 DEAREST, CHEAPEST = 5.0, 0.02
@@ -288,7 +290,7 @@ def search(window, bounds, num_moves, seed):
 
     The least sum of `step_cost` whose displacement stays in the budget: displacement is priced, and
     the price rises while there is too much of it and falls while there is budget left. Softer costs
-    come first, maxima last (`step_cost`); the temperature halves five times on the way.
+    come first, maxima last (`step_cost`); the temperature halves HALVINGS times.
     """
     steps = len(window.filler)
     num_long = len(window.tokens)
@@ -314,7 +316,7 @@ def search(window, bounds, num_moves, seed):
     cost = np.zeros(steps, np.float64)
     state = np.array([seed], np.uint64)
     price = 0.2 * bounds.token_work
-    hottest = 0.02 * bounds.token_work * bounds.max_tokens * bounds.num
+    hottest = 0.01 * bounds.token_work * bounds.max_tokens * bounds.num
     temperature = hottest
     power = LAST_POWER + 1
     left_members = np.empty(num_long + 1, np.int64)
@@ -327,8 +329,8 @@ def search(window, bounds, num_moves, seed):
     for move in range(num_moves):
         if move % every == 0:
             done = move / num_moves
-            halvings = np.int64(5.0 * done)
-            temperature = hottest / (1 << halvings) * (1.0 - 0.5 * (5.0 * done - halvings))
+            halvings = np.int64(HALVINGS * done)
+            temperature = hottest / (1 << halvings) * (1.0 - 0.5 * (HALVINGS * done - halvings))
             price *= 1.02 if displacement > bounds.budget else 0.985
             price = max(CHEAPEST * bounds.token_work, min(price, DEAREST * bounds.token_work))
             soft = FIRST_POWER + np.int64(done / 0.7 * (LAST_POWER - FIRST_POWER + 1))

@@ -39,10 +39,10 @@ def fill(backlog: Backlog, config: PackingConfig, workload: Workload, final: boo
             final=final,
             thresholds=(),
             patience=1,
-            max_steps=window_steps(config),
+            max_steps=config.window_steps,
         )
         steps, stop = filled.steps, filled.stop
-        if steps is None or (steps.num_steps < window_steps(config) and not final):
+        if steps is None or (steps.num_steps < config.window_steps and not final):
             break
         made.append(improved(steps, config, workload))
         backlog = filled.backlog
@@ -53,9 +53,9 @@ def fill(backlog: Backlog, config: PackingConfig, workload: Workload, final: boo
     )
 
 
-def window_steps(config: PackingConfig) -> int:
-    """Steps of a window: as configured, else so many that they hold long pieces of every kind."""
-    return config.window_steps or max(32, 1024 // config.num_micro_batches)
+def moves_per_piece(config: PackingConfig) -> int:
+    """Effort: as configured, else less where a move looks at more micro-batches."""
+    return config.moves_per_piece or max(50, 800 * 64 // max(64, config.num_micro_batches))
 
 
 def improved(steps: Steps, config: PackingConfig, workload: Workload) -> Steps:
@@ -127,7 +127,7 @@ def _searched(
         budget=config.mean_displacement * (1 - MARGIN) * int(tokens.sum()),
         token_work=float(SCALE),
     )
-    moves = config.moves_per_piece * len(long)
+    moves = moves_per_piece(config) * len(long)
     if not kernels_lookahead.search(window, bounds, moves, np.uint64(int(pieces.position[0]) + 1)):
         return None
     step = np.empty(len(pieces), np.int64)

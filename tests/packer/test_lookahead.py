@@ -167,12 +167,12 @@ def load_of(
     return load, bounds
 
 
-def test_a_window_suits_the_number_of_micro_batches_or_is_as_configured() -> None:
-    def steps(**settings: int) -> int:
-        return lookahead.window_steps(
+def test_effort_is_as_configured_or_falls_with_the_number_of_micro_batches() -> None:
+    def moves(**settings: int) -> int:
+        return lookahead.moves_per_piece(
             PackingConfig(context_length=8, max_tokens=8, **settings)  # pyright: ignore
         )
 
-    assert steps(num_micro_batches=4) == 256
-    assert steps(num_micro_batches=256) == 32
-    assert steps(num_micro_batches=4, window_steps=7) == 7
+    assert moves(num_micro_batches=4) == moves(num_micro_batches=64) == 800
+    assert moves(num_micro_batches=256) == 200
+    assert moves(num_micro_batches=4, moves_per_piece=7) == 7
