@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 import xxhash
 
 from pipeline.config import SourceConfig, fingerprint
+from pipeline.records.compressed import COMPRESSIONS
 from pipeline.shard.schema import VERSION
 from pipeline.tokenizer.identity import TokenizerIdentity
 
-COMPRESSIONS = (".gz", ".zst")
 _JSONL = (".jsonl", ".ndjson", ".json")
 _TEXT = (
     *(".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".csv", ".tsv", ".log"),

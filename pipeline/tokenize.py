@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from pipeline.config import SourceConfig
 from pipeline.part_files import BlockedFile, TableWriter, table_at
-from pipeline.records import RecordBatch, Reject, read_records
+from pipeline.records.read import RecordBatch, read_records
+from pipeline.rejects import Reject
 from pipeline.shard import schema
 from pipeline.shard.atomic import atomic_path, write_atomically
 from pipeline.shard.digests import sha256_bytes, sha256_file
@@ -90,7 +91,7 @@ def tokenize_split(
     base = directory / _PARTS / schema.part_name(split.number)
     with ExitStack() as stack:
         part = _PartWriter(stack, base, dict(zip(split.files, split.names, strict=True)))
-        for batch in read_records(split, text_column=source.text_column):
+        for batch in read_records(split, source):
             part.append(_encode(batch, engine, identity))
         part.close()
     return StorePartReceipt(

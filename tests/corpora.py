@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import random
 import shutil
 import tempfile
@@ -88,11 +90,15 @@ def write_jsonl(path: Path, texts: Iterable[str], *, text_column: str = "text") 
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
-    """A file with this content; compressed if the name ends in .gz or .zst."""
+    """A file with this content; compressed if the name ends in .gz, .zst, .bz2 or .xz."""
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
     elif path.suffix == ".zst":
         content = zstandard.ZstdCompressor().compress(content)
+    elif path.suffix == ".bz2":
+        content = bz2.compress(content, 1)
+    elif path.suffix == ".xz":
+        content = lzma.compress(content)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path

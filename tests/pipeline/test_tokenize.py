@@ -206,7 +206,7 @@ class TestSplits:
         source = source_of(write_jsonl(tmp_path / "a.jsonl", some_texts(80)))
         receipts = []
         for records, place in ((1024, "whole"), (7, "bits")):
-            monkeypatch.setattr("pipeline.records.BATCH_RECORDS", records)
+            monkeypatch.setattr("pipeline.records.read.BATCH_RECORDS", records)
             receipts += tokenize_all(source, tmp_path / place)[0]
         assert receipts[0] == receipts[1]
         assert contents(tmp_path / "whole") == contents(tmp_path / "bits")

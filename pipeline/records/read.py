@@ -1,0 +1,81 @@
+"""A split's records in bounded batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pipeline.config import SourceConfig
+from pipeline.records.columnar import parquet_records
+from pipeline.records.json_lines import json_records
+from pipeline.records.outcome import BLANK, Outcome, Problem, text_size
+from pipeline.records.text import text_record
+from pipeline.rejects import Reject
+from pipeline.sources import Split
+
+BATCH_BYTES = 1 << 20
+BATCH_RECORDS = 1024
+_DETAIL_CHARACTERS = 200
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordBatch:
+    """Consecutive records of a split, at most about `BATCH_BYTES` or `BATCH_RECORDS` of them.
+
+    The first four lists are parallel, one entry an accepted record. `records` counts the records
+    (lines, rows, files) read of the split so far, this batch included.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    text_bytes: list[int] = field(default_factory=list)
+    file: list[int] = field(default_factory=list)
+    record: list[int] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    records: int = 0
+
+
+def read_records(split: Split, source: SourceConfig) -> Iterator[RecordBatch]:
+    """Read a split in bounded batches, in order.
+
+    Memory is bounded by a batch and one record (for Parquet, by a row group of the columns that
+    are read).
+
+    Args:
+        split: what to read.
+        source: where the text is in a record.
+
+    Raises:
+        SourceError: a Parquet file that cannot be read.
+    """
+    batch, size = RecordBatch(), 0
+    for file, record, found in _outcomes(split, source):
+        batch.records += 1
+        if found is BLANK:
+            continue
+        checked = found if isinstance(found, Problem) else text_size(found.text)
+        if isinstance(checked, Problem):
+            detail = checked.detail[:_DETAIL_CHARACTERS]
+            batch.rejects.append(
+                Reject(file=file, record=record, reason=checked.reason, detail=detail)
+            )
+        elif not isinstance(found, Problem):
+            batch.texts.append(found.text)
+            batch.text_bytes.append(checked)
+            batch.file.append(file)
+            batch.record.append(record)
+            size += checked
+        if size >= BATCH_BYTES or len(batch.texts) + len(batch.rejects) >= BATCH_RECORDS:
+            yield batch
+            batch, size = RecordBatch(records=batch.records), 0
+    yield batch
+
+
+def _outcomes(split: Split, source: SourceConfig) -> Iterator[tuple[int, int, Outcome]]:
+    """File, number and fields of every record, or what is wrong with it."""
+    if split.format == "text":
+        for file, path, name in zip(split.files, split.paths, split.names, strict=True):
+            yield file, 0, text_record(path, name)
+        return
+    records = parquet_records if split.format == "parquet" else json_records
+    for record, found in enumerate(records(split, source)):
+        yield split.files[0], record, found
