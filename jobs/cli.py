@@ -224,6 +224,7 @@ def exit_status(error: Exception) -> int | None:
     from pipeline.config import ConfigError
     from pipeline.lock import Busy
     from pipeline.planning import PlanError
+    from pipeline.rejects import RejectsError
     from pipeline.shard.tables import FormatError, NotInSet
     from pipeline.shard.token_store import StoreError
     from pipeline.sources import SourceError
@@ -241,6 +242,7 @@ def exit_status(error: Exception) -> int | None:
         OtherConfiguration,
         PackingError,
         PlanError,
+        RejectsError,
         SourceError,
         StoreError,
         TokenizerError,

@@ -15,8 +15,11 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    field_validator,
     model_validator,
 )
+
+from pipeline.rejects import check_reasons
 
 
 class ConfigError(ValueError):
@@ -58,6 +61,19 @@ class SourceConfig(_Table):
     pattern: str = "*"
     weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_epochs: int = Field(default=1, ge=1, le=_MANY)
+
+
+class RejectSettings(_Table):
+    """When records that are not accepted stop the job; changes nothing in what it writes."""
+
+    stop_on: tuple[str, ...] = ()
+    max_share: float = Field(default=0.1, ge=0, le=1)
+
+    @field_validator("stop_on")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        check_reasons(names)
+        return names
 
 
 class MixtureConfig(_Table):
@@ -164,6 +180,7 @@ class RunConfig(_Table):
 
     tokenizer: TokenizerConfig
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
+    rejects: RejectSettings = RejectSettings()
     mixture: MixtureConfig = MixtureConfig()
     packing: PackingSettings
     workload: WorkloadSettings

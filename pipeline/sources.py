@@ -75,6 +75,11 @@ class Split:
     stop: int
     num_bytes: int
 
+    @property
+    def unit(self) -> str:
+        """What `start` and `stop` count, in words."""
+        return {"jsonl": "bytes", "parquet": "row groups"}.get(self.format, "files")
+
 
 def list_inputs(source: SourceConfig) -> tuple[InputFile, ...]:
     """The files of a source, in the order of its documents.

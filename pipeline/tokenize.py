@@ -128,6 +128,11 @@ def part_is_there(directory: Path, receipt: StorePartReceipt) -> bool:
     )
 
 
+def rejects_path(directory: Path, part: int) -> Path:
+    """Where a part's rejects are listed until the store is finished."""
+    return directory / _PARTS / f"{schema.part_name(part)}.{_REJECTS}"
+
+
 def finish_store(
     directory: Path,
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from jobs.cli import app, exit_status, main
 from pipeline.config import ConfigError
 from pipeline.verify import VerifyError
+from tests.bad_corpus import EXPECTED, TRUNCATED, write_bad_corpus
 from tests.jobs.small_run import small_config
 
 COMMANDS = ("build", "replan", "verify", "report", "inspect", "simulate")
@@ -87,6 +89,34 @@ def test_results_are_on_stdout_and_progress_on_stderr(
     assert json.loads(captured.out)["totals"]["steps"] > 0
     for words in ("tokenizer", "tokenize lines: 500 documents", "plan"):
         assert words in captured.err
+
+
+def test_the_bad_corpus_builds_and_every_reject_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small_config(tmp_path / "corpus").model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
+    bad = write_bad_corpus(tmp_path / "bad")
+    paths = [str(bad / folder) for folder in ("lines", "tables", "tree")]
+    config["sources"] = [{"name": "bad", "paths": paths}]
+    path, out = tmp_path / "run.toml", str(tmp_path / "out")
+    path.write_text(to_toml(config))
+    assert run("build", "--config", str(path), "--out", out) == 0
+    expected = Counter({"truncated": len(TRUNCATED)})
+    for _, rejected in EXPECTED.values():
+        expected.update(rejected)
+    words = ", ".join(f"{count} {reason}" for reason, count in sorted(expected.items()))
+    assert f"rejected {words}; see " in capsys.readouterr().err
+    assert run("report", out, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["rejected"] == expected
+    assert run("verify", out, "--quiet") == 0
+    config["rejects"] = {"stop_on": ["utf16"]}
+    path.write_text(to_toml(config))
+    assert run("build", "--config", str(path), "--out", str(tmp_path / "other")) == 2
+    error = capsys.readouterr().err
+    assert "utf16.jsonl, record 0: utf16 (starts with a UTF-16 byte-order mark" in error
+    assert "Traceback" not in error
 
 
 def test_replan_from_the_command_line(

@@ -1,0 +1,64 @@
+"""What rejects do to a job: go on, or stop in one line and go on later without losing work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs import tokenizing
+from jobs.build import build
+from pipeline.config import RunConfig, parse_config
+from pipeline.rejects import RejectsError
+from tests.corpora import EOS, some_texts, tiny_tokenizer, write_bytes, write_jsonl
+from tests.jobs.small_run import QUIET
+
+
+def config_of(paths: list[Path], *, rejects: dict[str, object], **source: object) -> RunConfig:
+    return parse_config(
+        {
+            "tokenizer": {"path": str(tiny_tokenizer()), "eos_token": EOS},
+            "sources": [{"name": "a", "paths": [str(path) for path in paths], **source}],
+            "rejects": rejects,
+            "packing": {"num_micro_batches": 2, "context_length": 64, "policy": "reorder"},
+            "workload": {"crossover": 100},
+            "shards": {"split_bytes": 1024},
+            "job": {"executor": "local"},
+        },
+        name="run",
+    )
+
+
+def test_a_reason_that_stops_is_named_with_file_and_record_and_can_be_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", some_texts(60))
+    lines = path.read_bytes().splitlines(keepends=True)
+    write_bytes(path, b"".join([*lines[:40], b"{oops\n", *lines[40:]]))
+    out = tmp_path / "out"
+    stop = {"stop_on": ["truncated", "broken_json"]}
+    with pytest.raises(RejectsError, match=r"a\.jsonl, record \d+ after [\d,]+ bytes: broken_j"):
+        build(config_of([path], rejects=stop), out, QUIET)
+    done = len(list(out.glob("store/a-*/parts/*.tokens")))
+    assert done
+    with pytest.raises(RejectsError, match="broken_json"):  # from the ledger's receipt
+        build(config_of([path], rejects=stop), out, QUIET)
+    tokenized = []
+    real = tokenizing._tokenize_split
+    monkeypatch.setattr(
+        tokenizing, "_tokenize_split", lambda *args: tokenized.append(args) or real(*args)
+    )
+    result = build(config_of([path], rejects={}), out, QUIET, dry_run=True)
+    assert result.plan["totals"]["stream_documents"] == 60
+    (store,) = out.glob("store/a-*")
+    assert len(tokenized) == len(list(store.glob("parts/*.tokens"))) - done
+    with pytest.raises(RejectsError, match=r"a\.jsonl, record 40: broken_json"):
+        build(config_of([path], rejects=stop), out, QUIET)  # from the finished store
+
+
+def test_a_wrong_text_column_stops_and_the_list_is_where_the_message_says(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", some_texts(150))
+    with pytest.raises(RejectsError, match=r"150 of 150 records .*150 missing_text") as caught:
+        build(config_of([path], rejects={}, text_column="body"), tmp_path / "out", QUIET)
+    table = next(word for word in str(caught.value).split() if word.endswith("rejects.parquet:"))
+    assert Path(table.rstrip(":")).is_file()
