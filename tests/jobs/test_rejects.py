@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from jobs import tokenizing
-from jobs.build import build
+from jobs.executor import LocalExecutor
 from pipeline.config import RunConfig, parse_config
 from pipeline.rejects import RejectsError
+from pipeline.shard.token_store import TokenStore
+from pipeline.tokenizer.resolve import resolve_tokenizer
 from tests.corpora import EOS, some_texts, tiny_tokenizer, write_bytes, write_jsonl
 from tests.jobs.small_run import QUIET
 
@@ -29,6 +31,19 @@ def config_of(paths: list[Path], *, rejects: dict[str, object], **source: object
     )
 
 
+def make_store(config: RunConfig, out: Path) -> TokenStore:
+    identity = resolve_tokenizer(config.tokenizer)
+    (corpus,) = tokenizing.find_corpora(config, identity, out)
+    return tokenizing.tokenize(
+        corpus,
+        identity,
+        LocalExecutor(),
+        QUIET,
+        split_bytes=config.shards.split_bytes,
+        rejects=config.rejects,
+    )
+
+
 def test_a_reason_that_stops_is_named_with_file_and_record_and_can_be_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,27 +53,26 @@ def test_a_reason_that_stops_is_named_with_file_and_record_and_can_be_let_go(
     out = tmp_path / "out"
     stop = {"stop_on": ["truncated", "broken_json"]}
     with pytest.raises(RejectsError, match=r"a\.jsonl, record \d+ after [\d,]+ bytes: broken_j"):
-        build(config_of([path], rejects=stop), out, QUIET)
+        make_store(config_of([path], rejects=stop), out)
     done = len(list(out.glob("store/a-*/parts/*.tokens")))
     assert done
     with pytest.raises(RejectsError, match="broken_json"):  # from the ledger's receipt
-        build(config_of([path], rejects=stop), out, QUIET)
+        make_store(config_of([path], rejects=stop), out)
     tokenized = []
     real = tokenizing._tokenize_split
     monkeypatch.setattr(
         tokenizing, "_tokenize_split", lambda *args: tokenized.append(args) or real(*args)
     )
-    result = build(config_of([path], rejects={}), out, QUIET, dry_run=True)
-    assert result.plan["totals"]["stream_documents"] == 60
-    (store,) = out.glob("store/a-*")
-    assert len(tokenized) == len(list(store.glob("parts/*.tokens"))) - done
+    store = make_store(config_of([path], rejects={}), out)
+    assert store.documents == 60
+    assert len(tokenized) == len(store.parts) - done
     with pytest.raises(RejectsError, match=r"a\.jsonl, record 40: broken_json"):
-        build(config_of([path], rejects=stop), out, QUIET)  # from the finished store
+        make_store(config_of([path], rejects=stop), out)  # from the finished store
 
 
 def test_a_wrong_text_column_stops_and_the_list_is_where_the_message_says(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", some_texts(150))
     with pytest.raises(RejectsError, match=r"150 of 150 records .*150 missing_text") as caught:
-        build(config_of([path], rejects={}, text_column="body"), tmp_path / "out", QUIET)
+        make_store(config_of([path], rejects={}, text_column="body"), tmp_path / "out")
     table = next(word for word in str(caught.value).split() if word.endswith("rejects.parquet:"))
     assert Path(table.rstrip(":")).is_file()
