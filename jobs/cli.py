@@ -222,12 +222,12 @@ def exit_status(error: Exception) -> int | None:
     from jobs.build import OtherConfiguration
     from packer.packing.packer import PackingError
     from pipeline.config import ConfigError
+    from pipeline.listing import SourceError
     from pipeline.lock import Busy
     from pipeline.planning import PlanError
     from pipeline.rejects import RejectsError
     from pipeline.shard.tables import FormatError, NotInSet
     from pipeline.shard.token_store import StoreError
-    from pipeline.sources import SourceError
     from pipeline.tokenizer.identity import TokenizerError
     from pipeline.verify import VerifyError
 

@@ -12,12 +12,13 @@ from jobs.units import Unit, run_units
 from pipeline.config import RejectSettings, RunConfig, SourceConfig
 from pipeline.inputs import digest_inputs
 from pipeline.ledger import Ledger, Receipt
+from pipeline.listing import InputFile, SourceError, list_inputs
 from pipeline.lock import exclusive
 from pipeline.publish import WORK
 from pipeline.rejects import check_share, check_stop_on
 from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
-from pipeline.sources import InputFile, SourceError, Split, list_inputs, plan_splits, store_key
+from pipeline.sources import Split, plan_splits, store_key
 from pipeline.tokenize import (
     StorePartReceipt,
     finish_store,

@@ -56,7 +56,7 @@ class SourceConfig(_Table):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     paths: tuple[NonEmpty, ...] = Field(min_length=1)
-    format: Literal["auto", "jsonl", "parquet", "text"] = "auto"
+    format: Literal["auto", "jsonl", "parquet", "arrow", "text"] = "auto"
     text_column: str = "text"
     pattern: str = "*"
     weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -61,7 +61,7 @@ def open_stream(path: str) -> BinaryIO:
         return io.BufferedReader(cast(io.RawIOBase, stream), _BUFFER_BYTES)
 
 
-def digest(path: str | Path) -> str:
+def digest_file(path: str | Path) -> str:
     """XXH3-128 of a file's content, read in blocks, 32 hex digits."""
     state = xxhash.xxh3_128()
     with open_stream(str(path)) as file:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.config import SourceConfig
+from pipeline.listing import InputFile
 from pipeline.part_files import BlockedFile, TableWriter, table_at
 from pipeline.records.read import RecordBatch, read_records
 from pipeline.rejects import Reject
@@ -27,7 +28,7 @@ from pipeline.shard import schema
 from pipeline.shard.atomic import atomic_path, write_atomically
 from pipeline.shard.digests import sha256_bytes, sha256_file
 from pipeline.shard.token_store import TABLES, StoreError
-from pipeline.sources import InputFile, Split
+from pipeline.sources import Split
 from pipeline.tokenizer.engine import Engine, load_engine
 from pipeline.tokenizer.identity import TokenizerIdentity
 

@@ -54,6 +54,8 @@ EXPECTED: dict[str, tuple[list[int], dict[str, int]]] = {
     "utf16.jsonl": ([], {"utf16": 1}),
     "wrong_crc.jsonl.gz": ([*MANY], {"truncated": 1}),
     "bad.parquet": ([0, 5], TABLE_REASONS),
+    "bad_file.arrow": ([0, 5], TABLE_REASONS),
+    "bad_stream.arrow": ([0, 5], TABLE_REASONS),
     "bad_utf8.txt": ([], {"bad_utf8": 1}),
     "empty.txt": ([], {"empty_text": 1}),
     "good.txt": ([0], {}),
@@ -71,6 +73,10 @@ def good(name: str, record: int) -> str:
     return f"{name} {record} {random.Random(record).getrandbits(8000):x}"
 
 
+FOLDERS = ("lines", "arrow", "tables", "tree")
+"""Where the files lie, one format a folder."""
+
+
 def write_bad_corpus(root: Path) -> Path:
     """Write the corpus; returns `root`."""
     for name in EXPECTED:
@@ -78,7 +84,7 @@ def write_bad_corpus(root: Path) -> Path:
             lines = [_line(name, 0), *JSONL_BAD, _line(name, len(JSONL_BAD) + 1)]
             write_bytes(root / "lines" / name, b"\n".join(lines) + b"\n")
     _write_special_lines(root / "lines")
-    _write_table(root / "tables/bad.parquet")
+    _write_tables(root / "tables/bad.parquet", root / "arrow")
     _write_tree(root / "tree")
     return root
 
@@ -103,13 +109,21 @@ def _write_special_lines(root: Path) -> None:
         path.write_bytes(content[: len(content) * 2 // 3])
 
 
-def _write_table(path: Path) -> None:
-    name = path.name
+def _write_tables(path: Path, arrow: Path) -> None:
+    table = _table(path.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrow.mkdir()
+    pq.write_table(table, path, row_group_size=2)
+    for kind, open_writer in (("file", pa.ipc.new_file), ("stream", pa.ipc.new_stream)):
+        name = f"bad_{kind}.arrow"
+        with open_writer(arrow / name, table.schema) as writer:
+            writer.write_table(_table(name), max_chunksize=2)
+
+
+def _table(name: str) -> pa.Table:
     texts = [good(name, 0), *TABLE_BAD, good(name, len(TABLE_BAD) + 1)]
     content = [text.encode() if isinstance(text, str) else text for text in texts]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table({"text": pa.array(content, pa.binary()).view(pa.string())})
-    pq.write_table(table, path, row_group_size=2)
+    return pa.table({"text": pa.array(content, pa.binary()).view(pa.string())})
 
 
 def _write_tree(tree: Path) -> None:

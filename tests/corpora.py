@@ -20,7 +20,9 @@ import zstandard
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.config import SourceConfig, TokenizerConfig
-from pipeline.sources import digest_input, list_inputs, plan_splits, store_key
+from pipeline.listing import list_inputs
+from pipeline.sources import plan_splits, store_key
+from pipeline.storage import digest_file
 from pipeline.tokenize import finish_store, tokenize_split
 from pipeline.tokenizer.identity import TokenizerIdentity
 from pipeline.tokenizer.resolve import resolve_tokenizer
@@ -121,6 +123,28 @@ def write_parquet(
     return path
 
 
+def write_arrow(
+    path: Path,
+    texts: Sequence[str | None],
+    *,
+    text_column: str = "text",
+    rows_per_batch: int = 16,
+    kind: str = "stream",
+    type_: pa.DataType | None = None,
+) -> Path:
+    """An Arrow IPC stream or file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {
+        "id": pa.array(range(len(texts))),
+        text_column: pa.array(texts, type_ or pa.string()),
+    }
+    table = pa.table(columns)
+    open_writer = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+    with open_writer(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows_per_batch)
+    return path
+
+
 def write_tree(directory: Path, files: dict[str, str]) -> Path:
     """Text files by relative path."""
     for name, text in files.items():
@@ -142,7 +166,7 @@ def build_store(
     """The finished token store of a source, below `directory`; returns its own directory."""
     identity = identity or tiny_identity()
     inputs = list_inputs(source)
-    digests = [digest_input(file.path) for file in inputs]
+    digests = [digest_file(file.path) for file in inputs]
     key = store_key(source, inputs, digests, identity, split_bytes)
     splits = plan_splits(source, inputs, split_bytes=split_bytes)
     store = directory / f"{source.name}-{key[:16]}"

@@ -7,9 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.arrow_ipc import ArrowError, read_batches
 from pipeline.config import SourceConfig
+from pipeline.listing import SourceError
 from pipeline.records.outcome import Outcome, Problem, Record, decode
-from pipeline.sources import SourceError, Split, open_parquet
+from pipeline.sources import Split, open_parquet
 
 _BATCH_ROWS = 128
 
@@ -36,6 +38,24 @@ def parquet_records(split: Split, source: SourceConfig) -> Iterator[Outcome]:
                 f"{path}: row groups {split.start} to {split.stop - 1} cannot be read: {error}; "
                 "replace the file or remove it"
             ) from error
+
+
+def arrow_records(split: Split, source: SourceConfig) -> Iterator[Outcome]:
+    """The rows of a split's record batches.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    path = split.paths[0]
+    try:
+        for batch in read_batches(path, split.start, split.stop, [source.text_column]):
+            for start in range(0, batch.num_rows, _BATCH_ROWS):
+                yield from _rows(batch.slice(start, _BATCH_ROWS), source)
+    except (ArrowError, pa.ArrowException, OSError) as error:
+        raise SourceError(
+            f"{path}: record batches in bytes {split.start} to {split.stop - 1} cannot be read: "
+            f"{error}; replace the file or remove it"
+        ) from error
 
 
 def _rows(batch: pa.RecordBatch, source: SourceConfig) -> Iterator[Outcome]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pipeline.config import SourceConfig
-from pipeline.records.columnar import parquet_records
+from pipeline.records.columnar import arrow_records, parquet_records
 from pipeline.records.json_lines import json_records
 from pipeline.records.outcome import BLANK, Outcome, Problem, text_size
 from pipeline.records.text import text_record
@@ -16,6 +16,9 @@ from pipeline.sources import Split
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 1024
 _DETAIL_CHARACTERS = 200
+
+
+_READERS = {"arrow": arrow_records, "jsonl": json_records, "parquet": parquet_records}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,15 +40,15 @@ class RecordBatch:
 def read_records(split: Split, source: SourceConfig) -> Iterator[RecordBatch]:
     """Read a split in bounded batches, in order.
 
-    Memory is bounded by a batch and one record (for Parquet, by a row group of the columns that
-    are read).
+    Memory is bounded by a batch and one record (for Parquet by a row group of the columns that are
+    read, for Arrow by a record batch).
 
     Args:
         split: what to read.
         source: where the text is in a record.
 
     Raises:
-        SourceError: a Parquet file that cannot be read.
+        SourceError: a Parquet or Arrow file that cannot be read.
     """
     batch, size = RecordBatch(), 0
     for file, record, found in _outcomes(split, source):
@@ -76,6 +79,5 @@ def _outcomes(split: Split, source: SourceConfig) -> Iterator[tuple[int, int, Ou
         for file, path, name in zip(split.files, split.paths, split.names, strict=True):
             yield file, 0, text_record(path, name)
         return
-    records = parquet_records if split.format == "parquet" else json_records
-    for record, found in enumerate(records(split, source)):
+    for record, found in enumerate(_READERS[split.format](split, source)):
         yield split.files[0], record, found

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from jobs.cli import app, exit_status, main
 from pipeline.config import ConfigError
 from pipeline.verify import VerifyError
-from tests.bad_corpus import EXPECTED, TRUNCATED, write_bad_corpus
+from tests.bad_corpus import EXPECTED, FOLDERS, TRUNCATED, write_bad_corpus
 from tests.jobs.small_run import small_config
 
 COMMANDS = ("build", "replan", "verify", "report", "inspect", "simulate")
@@ -98,7 +98,7 @@ def test_the_bad_corpus_builds_and_every_reject_is_counted(
         mode="json", by_alias=True, exclude_none=True
     )
     bad = write_bad_corpus(tmp_path / "bad")
-    paths = [str(bad / folder) for folder in ("lines", "tables", "tree")]
+    paths = [str(bad / folder) for folder in FOLDERS]
     config["sources"] = [{"name": "bad", "paths": paths}]
     path, out = tmp_path / "run.toml", str(tmp_path / "out")
     path.write_text(to_toml(config))

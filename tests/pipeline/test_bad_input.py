@@ -12,7 +12,7 @@ import pytest
 from pipeline.config import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from pipeline.tokenizer.engine import decode
-from tests.bad_corpus import EXPECTED, MANY, TRUNCATED, good, write_bad_corpus
+from tests.bad_corpus import EXPECTED, FOLDERS, MANY, TRUNCATED, good, write_bad_corpus
 from tests.corpora import build_store, source_of, tiny_identity
 
 Numbers = dict[str, list[int]]
@@ -25,7 +25,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def source(corpus: Path) -> SourceConfig:
-    return source_of(*(corpus / folder for folder in ("lines", "tables", "tree")))
+    return source_of(*(corpus / folder for folder in FOLDERS))
 
 
 def read_back(directory: Path) -> tuple[Numbers, Counts]:

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from pipeline import tokenize
 from pipeline.config import SourceConfig
+from pipeline.listing import list_inputs
 from pipeline.part_files import TableWriter, table_at
 from pipeline.shard import schema
 from pipeline.shard.token_store import StoreError, TokenStore
-from pipeline.sources import digest_input, list_inputs, plan_splits
+from pipeline.sources import plan_splits
+from pipeline.storage import digest_file
 from pipeline.tokenize import StorePartReceipt, finish_store, part_is_there, tokenize_split
 from pipeline.tokenizer.engine import load_engine
 from pipeline.tokenizer.identity import TokenizerIdentity
@@ -59,7 +61,7 @@ def tokenize_all(
             "key": KEY,
             "identity": made_with,
             "inputs": inputs,
-            "digests": [digest_input(file.path) for file in inputs],
+            "digests": [digest_file(file.path) for file in inputs],
             "receipts": receipts,
             "splits": splits,
         }
