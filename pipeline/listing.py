@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from pipeline import storage
 from pipeline.config import SourceConfig
 from pipeline.saved_datasets import SavedDatasetError, data_files
 
@@ -39,16 +40,17 @@ def list_inputs(source: SourceConfig) -> tuple[InputFile, ...]:
     of two configured paths would have one name, the path's number is put before every name.
 
     Raises:
-        SourceError: a path that is missing, remote or matches nothing, or a file listed twice.
+        SourceError: a path that is missing or matches nothing, or a file listed twice.
+        StorageError: a URL that cannot be reached.
     """
     listed = [list(_expand(source, path)) for path in source.paths]
-    names = [name for files in listed for name, _ in files]
+    names = [name for files in listed for name, _, _ in files]
     ambiguous = len(set(names)) < len(names)
     inputs: list[InputFile] = []
     seen: dict[str, str] = {}
     for number, (configured, files) in enumerate(zip(source.paths, listed, strict=True)):
-        for name, path in files:
-            real = os.path.realpath(path)
+        for name, path, num_bytes in files:
+            real = path if storage.is_url(path) else os.path.realpath(path)
             if real in seen:
                 raise SourceError(
                     f"source {source.name!r}: {path} is listed twice, by {seen[real]!r} and by "
@@ -59,25 +61,32 @@ def list_inputs(source: SourceConfig) -> tuple[InputFile, ...]:
                 InputFile(
                     name=f"{number}/{name}" if ambiguous else name,
                     path=path,
-                    bytes=os.path.getsize(path),
+                    bytes=num_bytes,
                     configured=number,
                 )
             )
     return tuple(inputs)
 
 
-def _expand(source: SourceConfig, configured: str) -> Iterator[tuple[str, str]]:
-    """Names and absolute paths of the files of one configured path, in order."""
+def _expand(source: SourceConfig, configured: str) -> Iterator[tuple[str, str, int]]:
+    """Names, absolute paths or URLs, and bytes of the files of one configured path, in order."""
     place = f"source {source.name!r}: path {configured!r}"
-    if "://" in configured:
-        raise SourceError(f"{place} is remote; copy or mount it and give a local path")
-    path = os.path.abspath(configured)
+    given = storage.local_path(configured)
+    if storage.is_url(given):
+        yield from _expand_url(source, given, place)
+        return
+    path = os.path.abspath(given)
     if os.path.isfile(path):
         root, names = os.path.dirname(path), [os.path.basename(path)]
     elif os.path.isdir(path):
-        root, names = path, _selected(source, place, path)
+        root, names = (
+            path,
+            _selected(
+                source, place, _walk(path, "", ()), lambda name: Path(path, name).read_bytes()
+            ),
+        )
         place += f" with pattern {source.pattern!r}"
-    elif glob.has_magic(configured):
+    elif glob.has_magic(given):
         root = _glob_root(path)
         found = (match for match in glob.iglob(path, recursive=True) if os.path.isfile(match))
         names = sorted({os.path.relpath(match, root).replace(os.sep, "/") for match in found})
@@ -88,20 +97,38 @@ def _expand(source: SourceConfig, configured: str) -> Iterator[tuple[str, str]]:
     for name in sorted(names, key=os.fsencode):
         if not _is_unicode(name):
             raise SourceError(f"{place} holds {name!r}, which is not UTF-8; rename the file")
-        yield name, os.path.join(root, name)
+        path = os.path.join(root, name)
+        yield name, path, os.path.getsize(path)
 
 
-def _selected(source: SourceConfig, place: str, directory: str) -> list[str]:
-    """Names of a directory's files of data that `pattern` selects."""
+def _expand_url(source: SourceConfig, url: str, place: str) -> Iterator[tuple[str, str, int]]:
+    """The same for a URL: a file, a directory, or a glob where the store can list."""
+    size = storage.file_size(url)
+    if size is not None:
+        root, sizes = storage.parent_url(url), {storage.split_url(url)[1].rpartition("/")[2]: size}
+    elif glob.has_magic(storage.split_url(url)[1]):
+        root, sizes = storage.match_files(url)
+    else:
+        root, sizes = url, storage.list_files(url)
+        kept = _selected(
+            source, place, sizes, lambda name: storage.read(storage.join_url(url, name))
+        )
+        sizes = {name: sizes[name] for name in kept}
+    if not sizes:
+        raise SourceError(f"{place} matches no file; correct it or remove it")
+    for name in sorted(sizes, key=str.encode):
+        yield name, storage.join_url(root, name), sizes[name]
 
-    def read(name: str) -> bytes:
-        return Path(directory, name).read_bytes()
 
+def _selected(
+    source: SourceConfig, place: str, names: Iterable[str], read: Callable[[str], bytes]
+) -> list[str]:
+    """Which of a directory's files are data that `pattern` selects."""
     try:
-        names = data_files(_walk(directory, "", ()), read)
+        data = data_files(names, read)
     except SavedDatasetError as error:
         raise SourceError(f"{place}: {error}") from error
-    return [name for name in names if fnmatchcase(name.rpartition("/")[2], source.pattern)]
+    return [name for name in data if fnmatchcase(name.rpartition("/")[2], source.pattern)]
 
 
 def _is_unicode(name: str) -> bool:

@@ -7,8 +7,10 @@ their order depend on its files alone, not on where the cuts fall.
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -22,7 +24,7 @@ from pipeline.config import SourceConfig, fingerprint
 from pipeline.listing import InputFile, SourceError
 from pipeline.records.compressed import COMPRESSIONS
 from pipeline.shard.schema import VERSION
-from pipeline.storage import open_random
+from pipeline.storage import is_url, local_path, open_random, split_url
 from pipeline.tokenizer.identity import TokenizerIdentity
 
 _JSONL = (".jsonl", ".ndjson", ".json")
@@ -75,9 +77,7 @@ def resolve_formats(source: SourceConfig, inputs: Sequence[InputFile]) -> tuple[
     """
     if source.format != "auto":
         return (source.format,) * len(inputs)
-    directories = tuple(
-        os.path.join(os.path.abspath(path), "") for path in source.paths if os.path.isdir(path)
-    )
+    directories = tuple(filter(None, map(_directory, source.paths)))
     kinds = tuple(_format_of(source, file, directories) for file in inputs)
     first: dict[int, tuple[str, InputFile]] = {}
     for kind, file in zip(kinds, inputs, strict=True):
@@ -158,22 +158,21 @@ def store_key(
     )
 
 
-def open_parquet(path: str, text_column: str) -> pq.ParquetFile:
-    """Open a Parquet file that has a text column of strings; the caller closes it.
+@contextmanager
+def open_parquet(path: str, text_column: str) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file that has a text column of strings.
 
     Raises:
         SourceError: not Parquet, no such column, or the column holds something else.
     """
-    try:
-        file = pq.ParquetFile(path, buffer_size=_READ_BYTES)
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{path} cannot be read as Parquet: {error}") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(open_random(path))
+            file = pq.ParquetFile(source, buffer_size=_READ_BYTES)
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(f"{path} cannot be read as Parquet: {error}") from error
         check_columns(path, file.schema_arrow, text_column)
-    except SourceError:
-        file.close()
-        raise
-    return file
+        yield file
 
 
 def check_columns(path: str, schema: pa.Schema, text_column: str) -> None:
@@ -195,6 +194,15 @@ def check_columns(path: str, schema: pa.Schema, text_column: str) -> None:
             f"{path}: text_column is {text_column!r} but the file {found}; set text_column to one "
             f"of: {', '.join(schema.names)}"
         )
+
+
+def _directory(configured: str) -> str | None:
+    """What paths below a configured directory begin with; None where it is something else."""
+    path = local_path(configured)
+    if is_url(path):
+        place, inner, _ = split_url(path)
+        return None if glob.has_magic(inner) else f"{place}/{inner}".rstrip("/") + "/"
+    return os.path.join(os.path.abspath(path), "") if os.path.isdir(path) else None
 
 
 def _format_of(source: SourceConfig, file: InputFile, directories: tuple[str, ...]) -> str:

@@ -6,10 +6,12 @@ and others). The path is taken as it stands, nothing in it is an escape. `file:/
 
 from __future__ import annotations
 
+import glob
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -85,9 +87,70 @@ def stamp(path: str) -> str | None:
             marks = {name: str(known[name]) for name in _MARKS if known.get(name)}
             return f"{known.get('size')}-{sorted(marks.items())}" if marks else None
         with system.open_input_stream(inner, compression=None) as stream:
-            marks = {bytes(key): bytes(value) for key, value in (stream.metadata() or {}).items()}
+            marks = {str(key): str(value) for key, value in (stream.metadata() or {}).items()}
         info = system.get_file_info(inner)
         return f"{info.size}-{info.mtime_ns}-{sorted(marks.items())}"
+
+
+def file_size(url: str) -> int | None:
+    """Bytes of the file at a URL; None where there is a directory, or nothing."""
+    with _clear(url):
+        system, inner = locate(url)
+        info = system.get_file_info(inner)
+        if info.type != fs.FileType.File:
+            return None
+        if info.size is None:
+            raise StorageError("its server does not say how long it is; copy it first")
+        return info.size
+
+
+def list_files(url: str, *, recursive: bool = True) -> dict[str, int]:
+    """Bytes of the files below a URL by relative name; hidden ones are passed over."""
+    with _clear(url):
+        system, inner = locate(url)
+        base = inner.rstrip("/")
+        selector = fs.FileSelector(base, recursive=recursive, allow_not_found=True)
+        files = [info for info in system.get_file_info(selector) if info.type == fs.FileType.File]
+    names = [info.path.lstrip("/").removeprefix(base.lstrip("/")).lstrip("/") for info in files]
+    return {
+        name: info.size
+        for name, info in zip(names, files, strict=True)
+        if not any(part.startswith(".") for part in name.split("/"))
+    }
+
+
+def match_files(url: str) -> tuple[str, dict[str, int]]:
+    """What a glob in a URL's path matches: the URL before the first wildcard, and names below it.
+
+    `*`, `?` and `[...]` stay inside a name, `**` stands for any directories.
+    """
+    place, path, options = split_url(url)
+    parts = path.split("/")
+    first = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+    root = f"{place}/{'/'.join(parts[:first])}{options}"
+    sizes = list_files(root, recursive=len(parts) > first + 1 or parts[-1] == "**")
+    wanted = parts[first:]
+    return root, {name: sizes[name] for name in sizes if _matches(name.split("/"), wanted)}
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_matches(parts[start:], pattern[1:]) for start in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+def read(path: str) -> bytes:
+    """A small file whole."""
+    with open_stream(path) as file:
+        return file.read()
+
+
+def parent_url(url: str) -> str:
+    """The URL of the directory that holds a file."""
+    place, path, options = split_url(url)
+    return f"{place}/{path.rpartition('/')[0]}{options}"
 
 
 def split_url(url: str) -> tuple[str, str, str]:

@@ -69,7 +69,7 @@ def _first_line(file: BinaryIO, start: int, stop: int) -> int:
         return 0
     position = start - 1  # a line starts at `start` if the byte before it ends one
     file.seek(position)
-    while block := file.read(min(READ_BYTES, stop - position)):
+    while block := file.read(min(_REST_BYTES, stop - position)):
         if (newline := block.find(b"\n")) >= 0:
             return position + newline + 1
         position += len(block)

@@ -91,7 +91,6 @@ class TestInputs:
             (("*.nothing",), "matches no file"),
             (("empty",), r"with pattern '\*' matches no file"),
             (("a.txt", "*.txt"), "is listed twice, by .*a.txt' and by .*txt'; remove one"),
-            (("s3://bucket/x",), "is remote"),
         ],
     )
     def test_what_cannot_be_listed_says_what_to_do(
