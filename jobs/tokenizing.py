@@ -101,6 +101,8 @@ def tokenize(
             _make_store(corpus, splits, identity, executor, reporter, rejects)
     store = TokenStore(directory)
     store.check_tables()  # planning trusts lengths.u32
+    for note, count in store.identity.get("notes", {}).items():
+        reporter.line(f"tokenize {name}: {count:,} {note}; see {directory / 'notes.parquet'}")
     rejected = store.identity["rejected"]
     if rejected:
         table = directory / "rejects.parquet"
@@ -168,6 +170,7 @@ def _make_store(
             digests=corpus.digests,
             receipts=[StorePartReceipt.from_dict(receipt) for receipt in receipts],
             splits=splits,
+            keep_columns=corpus.source.keep_columns,
         )
         ledger.remove()
 

@@ -88,6 +88,12 @@ def read_schema(file: Any) -> pa.Schema:
     return ipc.read_schema(pa.py_buffer(_read_at(file, first.start, first.stop - first.start)))
 
 
+def schema_of(path: str) -> pa.Schema:
+    """The schema of the file or stream at a path."""
+    with open_random(path) as file:
+        return read_schema(file)
+
+
 def read_batches(path: str, start: int, stop: int, columns: Sequence[str]) -> Iterator[Any]:
     """The record batches whose first byte is in `[start, stop)`, with some of their columns.
 

@@ -58,6 +58,7 @@ class SourceConfig(_Table):
     paths: tuple[NonEmpty, ...] = Field(min_length=1)
     format: Literal["auto", "jsonl", "parquet", "arrow", "text"] = "auto"
     text_column: str = "text"
+    keep_columns: tuple[NonEmpty, ...] = ()
     pattern: str = "*"
     weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_epochs: int = Field(default=1, ge=1, le=_MANY)

@@ -143,8 +143,10 @@ def store_key(
         split_bytes: what the splits were planned with.
     """
     kinds = resolve_formats(source, inputs)
+    optional = {"keep_columns": sorted(source.keep_columns)} if source.keep_columns else {}
     return fingerprint(
         {
+            **optional,
             "version": VERSION,
             "inputs": [
                 [file.name, file.bytes, digest]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from pipeline.tokenizer.identity import TokenizerIdentity
 MAX_DOCUMENT_TOKENS = 1 << 26
 _PARTS = "parts"
 _REJECTS = "rejects.parquet"
+_NOTES = "notes.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,9 @@ class StorePartReceipt:
     """What a finished part holds, for the job's ledger.
 
     `file` is the row of the inputs of its first record, and `records` how many records (lines,
-    rows) of its files it read, accepted or not. `rejected` counts the others by reason; their list
-    is in a file beside the part until the store is finished.
+    rows) of its files it read, accepted or not. `rejected` counts the others by reason, `notes`
+    what is worth a note of the accepted ones; their lists are in files beside the part until the
+    store is finished.
     """
 
     part: int
@@ -57,15 +59,17 @@ class StorePartReceipt:
     index_sha256: str
     blocks_sha256: str
     rejected: tuple[tuple[str, int], ...]
+    notes: tuple[tuple[str, int], ...]
 
     def as_dict(self) -> dict[str, Any]:
         """The receipt as JSON types."""
-        return {**asdict(self), "rejected": dict(self.rejected)}
+        return {**asdict(self), "rejected": dict(self.rejected), "notes": dict(self.notes)}
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
         """A receipt from `as_dict`, before or after a trip through JSON."""
-        return cls(**{**value, "rejected": tuple(sorted(value["rejected"].items()))})
+        counts = {name: tuple(sorted(value[name].items())) for name in ("rejected", "notes")}
+        return cls(**{**value, **counts})
 
 
 def tokenize_split(
@@ -91,9 +95,10 @@ def tokenize_split(
     engine = load_engine(identity)
     base = directory / _PARTS / schema.part_name(split.number)
     with ExitStack() as stack:
-        part = _PartWriter(stack, base, dict(zip(split.files, split.names, strict=True)))
+        names = dict(zip(split.files, split.names, strict=True))
+        part = _PartWriter(stack, base, names, metadata=bool(source.keep_columns))
         for batch in read_records(split, source):
-            part.append(_encode(batch, engine, identity))
+            part.append(_encode(batch, engine, identity), batch)
         part.close()
     return StorePartReceipt(
         part=split.number,
@@ -107,6 +112,7 @@ def tokenize_split(
         index_sha256=sha256_file(f"{base}.index.parquet"),
         blocks_sha256=sha256_file(f"{base}.blocks.parquet"),
         rejected=tuple(sorted(part.rejected.items())),
+        notes=tuple(sorted(part.notes.items())),
     )
 
 
@@ -121,6 +127,7 @@ def part_is_there(directory: Path, receipt: StorePartReceipt) -> bool:
         tokens.is_file()
         and tokens.stat().st_size == receipt.tokens_bytes
         and _part_file(directory, receipt, _REJECTS).is_file()
+        and _part_file(directory, receipt, _NOTES).is_file()
         and all(
             path.is_file() and sha256_file(path) == digest
             for ending, digest in expected.items()
@@ -144,6 +151,7 @@ def finish_store(
     digests: Sequence[str],
     receipts: Sequence[StorePartReceipt],
     splits: Sequence[Split],
+    keep_columns: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write a store's tables over its parts, and source.json last, which makes it a store.
 
@@ -158,6 +166,7 @@ def finish_store(
         digests: their XXH3-128, (inputs,).
         receipts: one a split, in any order.
         splits: all splits of the source.
+        keep_columns: the source's.
 
     Returns:
         the content of source.json.
@@ -171,7 +180,15 @@ def finish_store(
         _write_inputs(directory, inputs, digests)
         _write_parts(directory, ordered)
         _write_lengths(directory, ordered)
-        _write_rejects(directory, ordered)
+        _write_listing(directory, ordered, _REJECTS)
+        optional: dict[str, Any] = {}
+        if keep_columns:
+            optional = {"keep_columns": sorted(keep_columns)}
+        tables = TABLES
+        if notes := _total(receipt.notes for receipt in ordered):
+            _write_listing(directory, ordered, _NOTES)
+            optional["notes"] = notes
+            tables = (*TABLES, _NOTES)
         content = {
             "format": schema.STORE_FORMAT,
             "version": schema.VERSION,
@@ -182,8 +199,9 @@ def finish_store(
             "documents": sum(receipt.documents for receipt in ordered),
             "tokens": sum(receipt.tokens for receipt in ordered),
             "text_bytes": sum(receipt.text_bytes for receipt in ordered),
-            "rejected": _total(ordered),
-            "digests": {table: sha256_file(directory / table) for table in TABLES},
+            "rejected": _total(receipt.rejected for receipt in ordered),
+            **optional,
+            "digests": {table: sha256_file(directory / table) for table in tables},
         }
         text = json.dumps(content, indent=2, ensure_ascii=False)
         write_atomically(description, f"{text}\n".encode())
@@ -193,8 +211,9 @@ def finish_store(
             f"{directory} holds the store with key {content['key']}, not {key}; remove it or give "
             "another directory"
         )
-    for leftover in (*(directory / _PARTS).glob(".*"), *(directory / _PARTS).glob(f"*.{_REJECTS}")):
-        leftover.unlink()
+    for pattern in (".*", f"*.{_REJECTS}", f"*.{_NOTES}"):
+        for leftover in (directory / _PARTS).glob(pattern):
+            leftover.unlink()
     return content
 
 
@@ -264,7 +283,7 @@ def _with_ends(
 class _PartWriter:
     """A part's files while they are written; the `stack` renames them when it closes."""
 
-    def __init__(self, stack: ExitStack, base: Path, names: Mapping[int, str]):
+    def __init__(self, stack: ExitStack, base: Path, names: Mapping[int, str], *, metadata: bool):
         def path(ending: str) -> Path:
             return stack.enter_context(atomic_path(base.with_name(f"{base.name}.{ending}")))
 
@@ -272,30 +291,49 @@ class _PartWriter:
             return stack.enter_context(TableWriter(path(ending), columns))
 
         self._names = names
-        self._index = table("index.parquet", schema.PART_INDEX)
+        self._metadata = metadata
+        self._index = table("index.parquet", schema.part_index(metadata=metadata))
         self._blocks = table("blocks.parquet", schema.PART_BLOCKS)
         self._rejects = table(_REJECTS, schema.REJECTS)
+        self._notes = table(_NOTES, schema.REJECTS)
         self.tokens = BlockedFile(stack.enter_context(path("tokens").open("wb")), self._blocks)
         self.documents = self.text_bytes = self.records = 0
         self.rejected: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter()
         self._num_tokens = 0
 
-    def append(self, batch: _Encoded) -> None:
+    def append(self, batch: _Encoded, read: RecordBatch) -> None:
+        """Add a batch: what became of its records, and what was read of them."""
         self.tokens.write(batch.ids)
         offsets = self._num_tokens + np.cumsum(batch.lengths) - batch.lengths
-        self._index.append([offsets, batch.lengths, batch.file, batch.record])
+        columns = [offsets, batch.lengths, batch.file, batch.record]
+        self._index.append([*columns, _metadata(batch, read)] if self._metadata else columns)
         self._num_tokens += len(batch.ids)
         self.documents += len(batch.lengths)
         self.text_bytes += batch.text_bytes
         self.records = batch.records
         self.rejected.update(reject.reason for reject in batch.rejects)
-        rows = [(self._names[r.file], r.record, r.reason, r.detail) for r in batch.rejects]
+        self._list(self._rejects, batch.rejects)
+        refused = {(reject.file, reject.record) for reject in batch.rejects}
+        notes = [note for note in read.notes if (note.file, note.record) not in refused]
+        self.notes.update(note.reason for note in notes)
+        self._list(self._notes, notes)
+
+    def _list(self, table: TableWriter, entries: Sequence[Reject]) -> None:
+        rows = [(self._names[r.file], r.record, r.reason, r.detail) for r in entries]
         if rows:
-            self._rejects.append([list(column) for column in zip(*rows, strict=True)])
+            table.append([list(column) for column in zip(*rows, strict=True)])
 
     def close(self) -> None:
         """Write what the last block and row groups hold."""
         self.tokens.close()
+
+
+def _metadata(batch: _Encoded, read: RecordBatch) -> list[str | None]:
+    """The metadata of the documents that were encoded, of all that were read."""
+    places = zip(read.file, read.record, strict=True)
+    found = dict(zip(places, read.metadata, strict=True))
+    return [found[place] for place in zip(batch.file.tolist(), batch.record.tolist(), strict=True)]
 
 
 def _in_order(
@@ -322,10 +360,10 @@ def _with_first_record(
         records += receipt.records
 
 
-def _total(receipts: Sequence[StorePartReceipt]) -> dict[str, int]:
+def _total(counted: Iterable[tuple[tuple[str, int], ...]]) -> dict[str, int]:
     counts: Counter[str] = Counter()
-    for receipt in receipts:
-        counts.update(dict(receipt.rejected))
+    for part in counted:
+        counts.update(dict(part))
     return dict(sorted(counts.items()))
 
 
@@ -365,10 +403,11 @@ def _write_lengths(directory: Path, receipts: Sequence[StorePartReceipt]) -> Non
             file.write(lengths.to_numpy().astype("<u4").tobytes())
 
 
-def _write_rejects(directory: Path, receipts: Sequence[StorePartReceipt]) -> None:
-    with table_at(directory / _REJECTS, schema.REJECTS) as table:
+def _write_listing(directory: Path, receipts: Sequence[StorePartReceipt], name: str) -> None:
+    """Gather the parts' rejects or notes, records numbered in their files."""
+    with table_at(directory / name, schema.REJECTS) as table:
         for receipt, first_record in _with_first_record(receipts):
-            path = _part_file(directory, receipt, _REJECTS)
+            path = _part_file(directory, receipt, name)
             if not path.is_file():
                 raise StoreError(f"{path} is missing; tokenize split {receipt.part} again")
             with pq.ParquetFile(path) as file:

@@ -180,5 +180,6 @@ def build_store(
         digests=digests,
         receipts=receipts,
         splits=splits,
+        keep_columns=source.keep_columns,
     )
     return store

@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.arrow_ipc import ArrowError, read_batches
+from pipeline.arrow_ipc import ArrowError, read_batches, schema_of
 from pipeline.config import SourceConfig
 from pipeline.listing import SourceError
-from pipeline.records.outcome import Outcome, Problem, Record, decode
+from pipeline.records.fields import metadata_of
+from pipeline.records.outcome import Outcome, Problem, Record
 from pipeline.sources import Split, open_parquet
 
 _BATCH_ROWS = 128
@@ -29,7 +30,7 @@ def parquet_records(split: Split, source: SourceConfig) -> Iterator[Outcome]:
             for batch in file.iter_batches(
                 batch_size=_BATCH_ROWS,
                 row_groups=groups,
-                columns=[source.text_column],
+                columns=_columns(source, file.schema_arrow, path),
                 use_threads=False,
             ):
                 yield from _rows(batch, source)
@@ -48,7 +49,8 @@ def arrow_records(split: Split, source: SourceConfig) -> Iterator[Outcome]:
     """
     path = split.paths[0]
     try:
-        for batch in read_batches(path, split.start, split.stop, [source.text_column]):
+        columns = _columns(source, schema_of(path), path)
+        for batch in read_batches(path, split.start, split.stop, columns):
             for start in range(0, batch.num_rows, _BATCH_ROWS):
                 yield from _rows(batch.slice(start, _BATCH_ROWS), source)
     except (ArrowError, pa.ArrowException, OSError) as error:
@@ -58,13 +60,31 @@ def arrow_records(split: Split, source: SourceConfig) -> Iterator[Outcome]:
         ) from error
 
 
+def _columns(source: SourceConfig, schema: pa.Schema, path: str) -> list[str]:
+    """The text column, and those of the kept ones that a file has."""
+    wanted = dict.fromkeys((source.text_column, *source.keep_columns))
+    for name in wanted:
+        if schema.names.count(name) > 1:
+            raise SourceError(f"{path}: several columns are called {name!r}; keep another one")
+    return [name for name in wanted if name in schema.names]
+
+
 def _rows(batch: pa.RecordBatch, source: SourceConfig) -> Iterator[Outcome]:
     column = source.text_column
-    for value in _values(batch.column(column)):
-        if isinstance(value, str):
-            yield Record(value)
+    texts = _values(batch.column(column))
+    others = [name for name in batch.schema.names if name != column]
+    kept = [_values(batch.column(name)) for name in others]
+    for row, text in enumerate(texts):
+        if isinstance(text, str):
+            values = {name: _known(found[row]) for name, found in zip(others, kept, strict=True)}
+            values[column] = text
+            yield Record(text, metadata_of(values, source.keep_columns))
         else:
-            yield value or Problem("missing_text", f"{column!r} is null")
+            yield text or Problem("missing_text", f"{column!r} is null")
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, Problem) else value
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -74,5 +94,11 @@ def _values(column: pa.Array) -> list[Any]:
     try:
         return column.to_pylist()
     except UnicodeDecodeError:
-        buffers = (value.as_buffer() for value in column)
-        return [None if buffer is None else decode(buffer.to_pybytes()) for buffer in buffers]
+        return [_value(value) for value in column]
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        return Problem("bad_utf8", f"{error.reason} at byte {error.start}")

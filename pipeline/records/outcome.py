@@ -26,9 +26,10 @@ UTF16 = Problem("utf16", "starts with a UTF-16 byte-order mark; convert the file
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is read of a record."""
+    """What is read of a record; `metadata` is a JSON object of the columns that are kept."""
 
     text: str
+    metadata: str | None = None
 
 
 Outcome: TypeAlias = Record | Problem

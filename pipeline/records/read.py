@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pipeline.config import SourceConfig
 from pipeline.records.columnar import arrow_records, parquet_records
+from pipeline.records.fields import MAX_METADATA_BYTES
 from pipeline.records.json_lines import json_records
 from pipeline.records.outcome import BLANK, Outcome, Problem, text_size
 from pipeline.records.text import text_record
@@ -25,7 +26,8 @@ _READERS = {"arrow": arrow_records, "jsonl": json_records, "parquet": parquet_re
 class RecordBatch:
     """Consecutive records of a split, at most about `BATCH_BYTES` or `BATCH_RECORDS` of them.
 
-    The first four lists are parallel, one entry an accepted record. `records` counts the records
+    The first five lists are parallel, one entry an accepted record. `notes` are of accepted records
+    too. `records` counts the records
     (lines, rows, files) read of the split so far, this batch included.
     """
 
@@ -33,7 +35,9 @@ class RecordBatch:
     text_bytes: list[int] = field(default_factory=list)
     file: list[int] = field(default_factory=list)
     record: list[int] = field(default_factory=list)
+    metadata: list[str | None] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
+    notes: list[Reject] = field(default_factory=list)
     records: int = 0
 
 
@@ -45,7 +49,7 @@ def read_records(split: Split, source: SourceConfig) -> Iterator[RecordBatch]:
 
     Args:
         split: what to read.
-        source: where the text is in a record.
+        source: where the text is in a record, and what else is kept.
 
     Raises:
         SourceError: a Parquet or Arrow file that cannot be read.
@@ -62,11 +66,18 @@ def read_records(split: Split, source: SourceConfig) -> Iterator[RecordBatch]:
                 Reject(file=file, record=record, reason=checked.reason, detail=detail)
             )
         elif not isinstance(found, Problem):
+            metadata = found.metadata
+            if metadata is not None and len(metadata) > MAX_METADATA_BYTES:
+                detail = f"{len(metadata)} bytes, at most {MAX_METADATA_BYTES} are kept"
+                note = Reject(file=file, record=record, reason="metadata_too_long", detail=detail)
+                batch.notes.append(note)
+                metadata = None
             batch.texts.append(found.text)
             batch.text_bytes.append(checked)
             batch.file.append(file)
             batch.record.append(record)
-            size += checked
+            batch.metadata.append(metadata)
+            size += checked + len(metadata or "")
         if size >= BATCH_BYTES or len(batch.texts) + len(batch.rejects) >= BATCH_RECORDS:
             yield batch
             batch, size = RecordBatch(records=batch.records), 0
