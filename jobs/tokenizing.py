@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.duplicates import compare_ids
 from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
@@ -15,7 +16,7 @@ from pipeline.ledger import Ledger, Receipt
 from pipeline.listing import InputFile, SourceError, list_inputs
 from pipeline.lock import exclusive
 from pipeline.publish import WORK
-from pipeline.rejects import check_share, check_stop_on
+from pipeline.rejects import check_share, check_stop_on, first_row, stop_on_duplicates
 from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
 from pipeline.sources import Split, plan_splits, store_key
@@ -101,6 +102,12 @@ def tokenize(
             _make_store(corpus, splits, identity, executor, reporter, rejects)
     store = TokenStore(directory)
     store.check_tables()  # planning trusts lengths.u32
+    if corpus.source.duplicate_ids == "stop" and store.identity.get("notes", {}).get(
+        "duplicate_id"
+    ):
+        row = first_row(directory / "notes.parquet", ["duplicate_id"])
+        count = store.identity["notes"]["duplicate_id"]
+        stop_on_duplicates(count, source=name, path=row["path"], record=row["record"])
     for note, count in store.identity.get("notes", {}).items():
         reporter.line(f"tokenize {name}: {count:,} {note}; see {directory / 'notes.parquet'}")
     rejected = store.identity["rejected"]
@@ -146,6 +153,10 @@ def _make_store(
         Ledger(directory / "ledger.jsonl") as ledger,
         reporter.stage(f"tokenize {name}", total=total, unit="bytes") as stage,
     ):
+        if corpus.source.id_column is not None:
+            compare_ids(
+                corpus.source, corpus.key, directory, splits, total, executor, ledger, reporter
+            )
         receipts = run_units(
             executor,
             ledger,

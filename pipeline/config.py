@@ -59,9 +59,17 @@ class SourceConfig(_Table):
     format: Literal["auto", "jsonl", "parquet", "arrow", "text"] = "auto"
     text_column: str = "text"
     keep_columns: tuple[NonEmpty, ...] = ()
+    id_column: NonEmpty | None = None
+    duplicate_ids: Literal["count", "reject", "stop"] = "count"
     pattern: str = "*"
     weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_epochs: int = Field(default=1, ge=1, le=_MANY)
+
+    @model_validator(mode="after")
+    def _ids(self) -> SourceConfig:
+        if self.duplicate_ids != "count" and self.id_column is None:
+            raise ValueError(f'duplicate_ids is "{self.duplicate_ids}" but id_column is not set')
+        return self
 
 
 class RejectSettings(_Table):

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow.parquet as pq
 
@@ -84,11 +84,29 @@ def check_stop_on(
     """
     if not any(rejected.get(reason) for reason in stop_on):
         return
-    row = _first_row(table, stop_on)
+    row = first_row(table, stop_on)
     raise RejectsError(
         f"source {source!r}: {row['path']}, record {row['record']}{after}: {row['reason']} "
         f"({row['detail']}); rejects.stop_on names {row['reason']!r}: repair or remove the record, "
         "or take the reason from the list"
+    )
+
+
+def stop_on_duplicates(count: int, *, source: str, path: str, record: int) -> NoReturn:
+    """Stop: records repeat an id and `duplicate_ids` is "stop".
+
+    Args:
+        count: how many do.
+        source: its name.
+        path: the input of the first of them.
+        record: its number there.
+
+    Raises:
+        RejectsError: naming that record.
+    """
+    raise RejectsError(
+        f"source {source!r}: {count:,} records have the id of an earlier one, first {path}, record "
+        f'{record}; remove them, or set duplicate_ids to "reject" or "count"'
     )
 
 
@@ -118,7 +136,8 @@ def check_share(
     )
 
 
-def _first_row(table: Path, reasons: Sequence[str]) -> dict[str, Any]:
+def first_row(table: Path, reasons: Sequence[str]) -> dict[str, Any]:
+    """The first row of a list of rejects or notes that has one of the reasons."""
     with pq.ParquetFile(table) as file:
         for batch in file.iter_batches(use_threads=False):
             for row in batch.to_pylist():

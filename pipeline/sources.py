@@ -143,7 +143,11 @@ def store_key(
         split_bytes: what the splits were planned with.
     """
     kinds = resolve_formats(source, inputs)
-    optional = {"keep_columns": sorted(source.keep_columns)} if source.keep_columns else {}
+    optional: dict[str, Any] = {}
+    if source.keep_columns:
+        optional["keep_columns"] = sorted(source.keep_columns)
+    if source.id_column is not None:
+        optional["ids"] = [source.id_column, source.duplicate_ids == "reject"]
     return fingerprint(
         {
             **optional,

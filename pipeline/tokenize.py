@@ -8,6 +8,7 @@ or a list of all documents, in memory.
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.config import SourceConfig
+from pipeline.duplicates import FOLDER, duplicates_of
 from pipeline.listing import InputFile
 from pipeline.part_files import BlockedFile, TableWriter, table_at
 from pipeline.records.read import RecordBatch, read_records
@@ -90,14 +92,16 @@ def tokenize_split(
 
     Raises:
         SourceError: an input that cannot be read.
+        FileNotFoundError: ids were not compared before.
         TokenizerError: the vocabulary is not the one of `identity`.
     """
     engine = load_engine(identity)
+    duplicates = duplicates_of(directory, split.number) if source.id_column else ()
     base = directory / _PARTS / schema.part_name(split.number)
     with ExitStack() as stack:
         names = dict(zip(split.files, split.names, strict=True))
         part = _PartWriter(stack, base, names, metadata=bool(source.keep_columns))
-        for batch in read_records(split, source):
+        for batch in read_records(split, source, duplicates):
             part.append(_encode(batch, engine, identity), batch)
         part.close()
     return StorePartReceipt(
@@ -214,6 +218,7 @@ def finish_store(
     for pattern in (".*", f"*.{_REJECTS}", f"*.{_NOTES}"):
         for leftover in (directory / _PARTS).glob(pattern):
             leftover.unlink()
+    shutil.rmtree(directory / FOLDER, ignore_errors=True)
     return content
 
 

@@ -20,6 +20,7 @@ import zstandard
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.config import SourceConfig, TokenizerConfig
+from pipeline.duplicates import find_duplicates, write_ids
 from pipeline.listing import list_inputs
 from pipeline.sources import plan_splits, store_key
 from pipeline.storage import digest_file
@@ -162,6 +163,7 @@ def build_store(
     *,
     identity: TokenizerIdentity | None = None,
     split_bytes: int = 4096,
+    buckets: int = 2,
 ) -> Path:
     """The finished token store of a source, below `directory`; returns its own directory."""
     identity = identity or tiny_identity()
@@ -170,6 +172,11 @@ def build_store(
     key = store_key(source, inputs, digests, identity, split_bytes)
     splits = plan_splits(source, inputs, split_bytes=split_bytes)
     store = directory / f"{source.name}-{key[:16]}"
+    if source.id_column is not None:
+        for split in splits:
+            write_ids(split, source, store, buckets)
+        for bucket in range(buckets):
+            find_duplicates(store, bucket, len(splits))
     receipts = [tokenize_split(split, source, identity, store) for split in splits]
     finish_store(
         store,

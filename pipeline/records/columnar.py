@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.arrow_ipc import ArrowError, read_batches, schema_of
 from pipeline.config import SourceConfig
 from pipeline.listing import SourceError
-from pipeline.records.fields import metadata_of
+from pipeline.records.fields import id_of, metadata_of
 from pipeline.records.outcome import Outcome, Problem, Record
 from pipeline.sources import Split, open_parquet
 
@@ -61,11 +61,13 @@ def arrow_records(split: Split, source: SourceConfig) -> Iterator[Outcome]:
 
 
 def _columns(source: SourceConfig, schema: pa.Schema, path: str) -> list[str]:
-    """The text column, and those of the kept ones that a file has."""
+    """The text column, and those of the others that a file has."""
     wanted = dict.fromkeys((source.text_column, *source.keep_columns))
+    if source.id_column is not None:
+        wanted[source.id_column] = None
     for name in wanted:
         if schema.names.count(name) > 1:
-            raise SourceError(f"{path}: several columns are called {name!r}; keep another one")
+            raise SourceError(f"{path}: several columns are called {name!r}; name another")
     return [name for name in wanted if name in schema.names]
 
 
@@ -78,7 +80,8 @@ def _rows(batch: pa.RecordBatch, source: SourceConfig) -> Iterator[Outcome]:
         if isinstance(text, str):
             values = {name: _known(found[row]) for name, found in zip(others, kept, strict=True)}
             values[column] = text
-            yield Record(text, metadata_of(values, source.keep_columns))
+            metadata = metadata_of(values, source.keep_columns)
+            yield Record(text, metadata, id_of(values, source.id_column))
         else:
             yield text or Problem("missing_text", f"{column!r} is null")
 

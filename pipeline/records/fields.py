@@ -24,6 +24,14 @@ def metadata_of(values: Mapping[str, Any], columns: Sequence[str]) -> str | None
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
 
+def id_of(values: Mapping[str, Any], column: str | None) -> str | None:
+    """A record's id as JSON, if it is a string or a whole number: 1 and "1" are two ids."""
+    found = values.get(column) if column is not None else None
+    if isinstance(found, str | int) and not isinstance(found, bool):
+        return json.dumps(found)
+    return None
+
+
 def _plain(value: Any, depth: int) -> Any:
     """A value as JSON has it."""
     if value is None or isinstance(value, bool | int | str):

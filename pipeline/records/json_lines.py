@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pipeline.config import SourceConfig
 from pipeline.records import lines as line_reader
 from pipeline.records.compressed import COMPRESSIONS, TruncatedError, decompressed
-from pipeline.records.fields import metadata_of
+from pipeline.records.fields import id_of, metadata_of
 from pipeline.records.outcome import (
     BLANK,
     BOM,
@@ -68,4 +68,5 @@ def _record(line: bytes, source: SourceConfig) -> Outcome:
         return Problem("missing_text", f"{column!r} is {state}")
     if not isinstance(found, str):
         return Problem("text_not_string", f"{column!r} is a JSON {type(found).__name__}")
-    return Record(found, metadata_of(value, source.keep_columns))
+    metadata = metadata_of(value, source.keep_columns)
+    return Record(found, metadata, id_of(value, source.id_column))

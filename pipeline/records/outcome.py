@@ -26,10 +26,14 @@ UTF16 = Problem("utf16", "starts with a UTF-16 byte-order mark; convert the file
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is read of a record; `metadata` is a JSON object of the columns that are kept."""
+    """What is read of a record.
+
+    `metadata` is a JSON object of the columns that are kept, `id` the record's id as JSON.
+    """
 
     text: str
     metadata: str | None = None
+    id: str | None = None
 
 
 Outcome: TypeAlias = Record | Problem

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pipeline.config import SourceConfig
 from pipeline.records.columnar import arrow_records, parquet_records
 from pipeline.records.fields import MAX_METADATA_BYTES
 from pipeline.records.json_lines import json_records
-from pipeline.records.outcome import BLANK, Outcome, Problem, text_size
+from pipeline.records.outcome import BLANK, Outcome, Problem, Record, text_size
 from pipeline.records.text import text_record
 from pipeline.rejects import Reject
 from pipeline.sources import Split
@@ -26,7 +26,7 @@ _READERS = {"arrow": arrow_records, "jsonl": json_records, "parquet": parquet_re
 class RecordBatch:
     """Consecutive records of a split, at most about `BATCH_BYTES` or `BATCH_RECORDS` of them.
 
-    The first five lists are parallel, one entry an accepted record. `notes` are of accepted records
+    The first six lists are parallel, one entry an accepted record. `notes` are of accepted records
     too. `records` counts the records
     (lines, rows, files) read of the split so far, this batch included.
     """
@@ -36,12 +36,15 @@ class RecordBatch:
     file: list[int] = field(default_factory=list)
     record: list[int] = field(default_factory=list)
     metadata: list[str | None] = field(default_factory=list)
+    ids: list[str | None] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     notes: list[Reject] = field(default_factory=list)
     records: int = 0
 
 
-def read_records(split: Split, source: SourceConfig) -> Iterator[RecordBatch]:
+def read_records(
+    split: Split, source: SourceConfig, duplicates: Iterable[int] = ()
+) -> Iterator[RecordBatch]:
     """Read a split in bounded batches, in order.
 
     Memory is bounded by a batch and one record (for Parquet by a row group of the columns that are
@@ -50,15 +53,28 @@ def read_records(split: Split, source: SourceConfig) -> Iterator[RecordBatch]:
     Args:
         split: what to read.
         source: where the text is in a record, and what else is kept.
+        duplicates: numbers of records, ascending, whose id an earlier record has; refused where
+            `duplicate_ids` is "reject", else noted.
 
     Raises:
         SourceError: a Parquet or Arrow file that cannot be read.
     """
     batch, size = RecordBatch(), 0
+    repeats = iter(duplicates)
+    repeat = next(repeats, -1)
     for file, record, found in _outcomes(split, source):
         batch.records += 1
         if found is BLANK:
             continue
+        if record == repeat and isinstance(found, Record):
+            repeat = next(repeats, -1)
+            if source.duplicate_ids == "reject":
+                found = Problem("duplicate_id", f"{source.id_column} {found.id}")
+            else:
+                detail = f"{source.id_column} {found.id}"[:_DETAIL_CHARACTERS]
+                batch.notes.append(
+                    Reject(file=file, record=record, reason="duplicate_id", detail=detail)
+                )
         checked = found if isinstance(found, Problem) else text_size(found.text)
         if isinstance(checked, Problem):
             detail = checked.detail[:_DETAIL_CHARACTERS]
@@ -77,6 +93,7 @@ def read_records(split: Split, source: SourceConfig) -> Iterator[RecordBatch]:
             batch.file.append(file)
             batch.record.append(record)
             batch.metadata.append(metadata)
+            batch.ids.append(found.id)
             size += checked + len(metadata or "")
         if size >= BATCH_BYTES or len(batch.texts) + len(batch.rejects) >= BATCH_RECORDS:
             yield batch

@@ -8,7 +8,8 @@ import pytest
 
 from jobs import tokenizing
 from jobs.executor import LocalExecutor
-from pipeline.config import RunConfig, parse_config
+from pipeline.config import ConfigError, RunConfig, parse_config
+from pipeline.listing import SourceError
 from pipeline.rejects import RejectsError
 from pipeline.shard.token_store import TokenStore
 from pipeline.tokenizer.resolve import resolve_tokenizer
@@ -76,3 +77,34 @@ def test_a_wrong_text_column_stops_and_the_list_is_where_the_message_says(tmp_pa
         make_store(config_of([path], rejects={}, text_column="body"), tmp_path / "out")
     table = next(word for word in str(caught.value).split() if word.endswith("rejects.parquet:"))
     assert Path(table.rstrip(":")).is_file()
+
+
+def test_repeated_ids_stop_the_job_before_a_token_is_made_or_from_the_finished_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write_jsonl(tmp_path / "a.jsonl", some_texts(60))
+    second = write_jsonl(tmp_path / "b.jsonl", some_texts(3, seed=1))  # ids 0 to 2 again
+
+    def store(policy: str, **rejects: object) -> TokenStore:
+        config = config_of([first, second], rejects=rejects, id_column="id", duplicate_ids=policy)
+        return make_store(config, tmp_path / "out")
+
+    message = r"source 'a': 3 records have the id of an earlier one, first b\.jsonl, record 0; remo"
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizing, "_tokenize_split", None)
+        with pytest.raises(RejectsError, match=message):
+            store("stop")
+    assert store("count").documents == 63
+    with pytest.raises(RejectsError, match=message):
+        store("stop")
+    assert store("reject").identity["rejected"] == {"duplicate_id": 3}
+    with pytest.raises(RejectsError, match=r"b\.jsonl, record 0: duplicate_id \(id 0\)"):
+        store("reject", stop_on=["duplicate_id"])
+
+
+def test_an_id_column_that_no_record_has_is_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", some_texts(5))
+    with pytest.raises(SourceError, match="no record has a string or a whole number in 'uid'"):
+        make_store(config_of([path], rejects={}, id_column="uid"), tmp_path / "out")
+    with pytest.raises(ConfigError, match='duplicate_ids is "stop" but id_column is not set'):
+        config_of([path], rejects={}, duplicate_ids="stop")
