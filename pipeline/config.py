@@ -56,14 +56,27 @@ class SourceConfig(_Table):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     paths: tuple[NonEmpty, ...] = Field(min_length=1)
-    format: Literal["auto", "jsonl", "parquet", "arrow", "text"] = "auto"
+    format: Literal["auto", "jsonl", "parquet", "arrow", "text", "datasets"] = "auto"
     text_column: str = "text"
     keep_columns: tuple[NonEmpty, ...] = ()
     id_column: NonEmpty | None = None
     duplicate_ids: Literal["count", "reject", "stop"] = "count"
+    dataset_config: NonEmpty | None = None
+    dataset_split: NonEmpty | None = None
     pattern: str = "*"
     weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_epochs: int = Field(default=1, ge=1, le=_MANY)
+
+    @model_validator(mode="after")
+    def _dataset(self) -> SourceConfig:
+        if self.format == "datasets" and len(self.paths) != 1:
+            raise ValueError('format = "datasets" takes one path; make a source of each')
+        given = self.dataset_config or self.dataset_split
+        if self.format != "datasets" and given:
+            raise ValueError(
+                f'dataset_config and dataset_split need format = "datasets": {given!r}'
+            )
+        return self
 
     @model_validator(mode="after")
     def _ids(self) -> SourceConfig:

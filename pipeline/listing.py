@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pipeline import storage
 from pipeline.config import SourceConfig
-from pipeline.saved_datasets import SavedDatasetError, data_files
+from pipeline.hub_datasets import DatasetError, arrow_files
+from pipeline.saved_datasets import STATE, SavedDatasetError, data_files
 
 
 class SourceError(ValueError):
@@ -71,6 +72,9 @@ def list_inputs(source: SourceConfig) -> tuple[InputFile, ...]:
 def _expand(source: SourceConfig, configured: str) -> Iterator[tuple[str, str, int]]:
     """Names, absolute paths or URLs, and bytes of the files of one configured path, in order."""
     place = f"source {source.name!r}: path {configured!r}"
+    if source.format == "datasets" and not os.path.isfile(os.path.join(configured, STATE)):
+        yield from _expand_dataset(source, configured, place)
+        return
     given = storage.local_path(configured)
     if storage.is_url(given):
         yield from _expand_url(source, given, place)
@@ -99,6 +103,18 @@ def _expand(source: SourceConfig, configured: str) -> Iterator[tuple[str, str, i
             raise SourceError(f"{place} holds {name!r}, which is not UTF-8; rename the file")
         path = os.path.join(root, name)
         yield name, path, os.path.getsize(path)
+
+
+def _expand_dataset(source: SourceConfig, path: str, place: str) -> Iterator[tuple[str, str, int]]:
+    """The same for what the package `datasets` loads, in the order of its rows."""
+    try:
+        files = arrow_files(
+            path, config=source.dataset_config, split=source.dataset_split or "train"
+        )
+    except DatasetError as error:
+        raise SourceError(f"{place}: {error}") from error
+    for file in files:
+        yield os.path.basename(file), os.path.abspath(file), os.path.getsize(file)
 
 
 def _expand_url(source: SourceConfig, url: str, place: str) -> Iterator[tuple[str, str, int]]:

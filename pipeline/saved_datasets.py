@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
-_STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
 
 class SavedDatasetError(ValueError):
@@ -37,7 +37,7 @@ def data_files(names: Iterable[str], read: Callable[[str], bytes]) -> list[str]:
                 f"{folder or 'the directory'} holds the splits {', '.join(splits)} of a data set; "
                 "name one of these directories"
             )
-        if last == _STATE and prefix + _INFO in known:
+        if last == STATE and prefix + _INFO in known:
             entries = json.loads(read(name)).get("_data_files", [])
             data = {prefix + entry["filename"] for entry in entries}
             if missing := sorted(data - known):

@@ -76,7 +76,8 @@ def resolve_formats(source: SourceConfig, inputs: Sequence[InputFile]) -> tuple[
         SourceError: a name that says nothing, or names under one path that say different things.
     """
     if source.format != "auto":
-        return (source.format,) * len(inputs)
+        kind = "arrow" if source.format == "datasets" else source.format
+        return (kind,) * len(inputs)
     directories = tuple(filter(None, map(_directory, source.paths)))
     kinds = tuple(_format_of(source, file, directories) for file in inputs)
     first: dict[int, tuple[str, InputFile]] = {}
