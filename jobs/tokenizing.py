@@ -102,14 +102,12 @@ def tokenize(
             _make_store(corpus, splits, identity, executor, reporter, rejects)
     store = TokenStore(directory)
     store.check_tables()  # planning trusts lengths.u32
-    if corpus.source.duplicate_ids == "stop" and store.identity.get("notes", {}).get(
-        "duplicate_id"
-    ):
-        row = first_row(directory / "notes.parquet", ["duplicate_id"])
-        count = store.identity["notes"]["duplicate_id"]
-        stop_on_duplicates(count, source=name, path=row["path"], record=row["record"])
     for note, count in store.identity.get("notes", {}).items():
-        reporter.line(f"tokenize {name}: {count:,} {note}; see {directory / 'notes.parquet'}")
+        table = directory / "notes.parquet"
+        if note == "duplicate_id" and corpus.source.duplicate_ids == "stop":
+            row = first_row(table, [note])
+            stop_on_duplicates(count, source=name, path=row["path"], record=row["record"])
+        reporter.line(f"tokenize {name}: {count:,} {note}; see {table}")
     rejected = store.identity["rejected"]
     if rejected:
         table = directory / "rejects.parquet"
