@@ -28,7 +28,6 @@ def compare_ids(
     key: str,
     directory: Path,
     splits: Sequence[Split],
-    input_bytes: int,
     executor: Executor,
     ledger: Ledger,
     reporter: Reporter,
@@ -39,16 +38,12 @@ def compare_ids(
         SourceError: no record has an id.
         RejectsError: records repeat one, and the source says to stop.
     """
-    buckets = num_buckets(input_bytes)
+    buckets = num_buckets(sum(split.num_bytes for split in splits))
     units = [
-        Unit(
-            name=f"ids/{part_name(split.number)}",
-            arguments=(split, source, directory, buckets),
-            amount=split.num_bytes,
-        )
+        Unit(name=f"ids/{part_name(split.number)}", arguments=(split, source, directory, buckets))
         for split in splits
     ]
-    with reporter.stage(f"ids {source.name}", total=input_bytes, unit="bytes") as stage:
+    with reporter.stage(f"ids {source.name}", total=len(splits), unit="splits") as stage:
         found = run_units(
             executor,
             ledger,

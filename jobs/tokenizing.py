@@ -152,9 +152,7 @@ def _make_store(
         reporter.stage(f"tokenize {name}", total=total, unit="bytes") as stage,
     ):
         if corpus.source.id_column is not None:
-            compare_ids(
-                corpus.source, corpus.key, directory, splits, total, executor, ledger, reporter
-            )
+            compare_ids(corpus.source, corpus.key, directory, splits, executor, ledger, reporter)
         receipts = run_units(
             executor,
             ledger,

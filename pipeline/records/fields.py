@@ -15,8 +15,8 @@ _DEPTH = 100
 def metadata_of(values: Mapping[str, Any], columns: Sequence[str]) -> str | None:
     """The columns of a record as a JSON object with sorted keys; null for those it lacks.
 
-    Dates, decimals and the like become strings, bytes hexadecimal, numbers that JSON does not have
-    null. None where no columns are kept.
+    Dates, decimals and the like become strings, bytes hexadecimal; numbers that JSON does not have,
+    and what lies deeper than 100 levels, null. None where no columns are kept.
     """
     if not columns:
         return None
@@ -40,8 +40,10 @@ def _plain(value: Any, depth: int) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, bytes):
         return value.hex()
-    if depth and isinstance(value, Mapping):
+    if not depth:
+        return None
+    if isinstance(value, Mapping):
         return {str(key): _plain(inner, depth - 1) for key, inner in value.items()}
-    if depth and isinstance(value, list | tuple):
+    if isinstance(value, list | tuple):
         return [_plain(inner, depth - 1) for inner in value]
     return str(value)

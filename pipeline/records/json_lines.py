@@ -62,11 +62,14 @@ def _record(line: bytes, source: SourceConfig) -> Outcome:
         return Problem("broken_json", str(error))
     if not isinstance(value, dict):
         return Problem("not_an_object", f"a JSON {type(value).__name__}")
-    found, column = value.get(source.text_column), source.text_column
+    column = source.text_column
+    found = value.get(column)
     if found is None:
         state = "null" if column in value else "absent"
         return Problem("missing_text", f"{column!r} is {state}")
     if not isinstance(found, str):
         return Problem("text_not_string", f"{column!r} is a JSON {type(found).__name__}")
+    if not source.keep_columns and source.id_column is None:
+        return Record(found)
     metadata = metadata_of(value, source.keep_columns)
     return Record(found, metadata, id_of(value, source.id_column))

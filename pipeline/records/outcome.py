@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 MAX_TEXT_BYTES = 1 << 28
 """Longest document that is read, in UTF-8 bytes."""
@@ -24,8 +24,7 @@ BLANK = Problem("", "")
 UTF16 = Problem("utf16", "starts with a UTF-16 byte-order mark; convert the file to UTF-8")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What is read of a record.
 
     `metadata` is a JSON object of the columns that are kept, `id` the record's id as JSON.

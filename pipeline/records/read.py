@@ -41,6 +41,31 @@ class RecordBatch:
     notes: list[Reject] = field(default_factory=list)
     records: int = 0
 
+    def accept(self, file: int, record: int, found: Record, text_bytes: int) -> int:
+        """Add a document; the bytes that it adds to the batch."""
+        metadata = found.metadata
+        if metadata is not None and len(metadata) > MAX_METADATA_BYTES:
+            detail = f"{len(metadata)} bytes, at most {MAX_METADATA_BYTES} are kept"
+            self.note(file, record, "metadata_too_long", detail)
+            metadata = None
+        self.texts.append(found.text)
+        self.text_bytes.append(text_bytes)
+        self.file.append(file)
+        self.record.append(record)
+        self.metadata.append(metadata)
+        self.ids.append(found.id)
+        return text_bytes + len(metadata or "")
+
+    def refuse(self, file: int, record: int, problem: Problem) -> None:
+        """Add a record that is not accepted."""
+        detail = problem.detail[:_DETAIL_CHARACTERS]
+        self.rejects.append(Reject(file=file, record=record, reason=problem.reason, detail=detail))
+
+    def note(self, file: int, record: int, reason: str, detail: str) -> None:
+        """Add a note about an accepted record."""
+        detail = detail[:_DETAIL_CHARACTERS]
+        self.notes.append(Reject(file=file, record=record, reason=reason, detail=detail))
+
 
 def read_records(
     split: Split, source: SourceConfig, duplicates: Iterable[int] = ()
@@ -64,37 +89,21 @@ def read_records(
     repeat = next(repeats, -1)
     for file, record, found in _outcomes(split, source):
         batch.records += 1
-        if found is BLANK:
-            continue
         if record == repeat and isinstance(found, Record):
             repeat = next(repeats, -1)
+            detail = f"{source.id_column} {found.id}"
             if source.duplicate_ids == "reject":
-                found = Problem("duplicate_id", f"{source.id_column} {found.id}")
+                found = Problem("duplicate_id", detail)
             else:
-                detail = f"{source.id_column} {found.id}"[:_DETAIL_CHARACTERS]
-                batch.notes.append(
-                    Reject(file=file, record=record, reason="duplicate_id", detail=detail)
-                )
-        checked = found if isinstance(found, Problem) else text_size(found.text)
-        if isinstance(checked, Problem):
-            detail = checked.detail[:_DETAIL_CHARACTERS]
-            batch.rejects.append(
-                Reject(file=file, record=record, reason=checked.reason, detail=detail)
-            )
-        elif not isinstance(found, Problem):
-            metadata = found.metadata
-            if metadata is not None and len(metadata) > MAX_METADATA_BYTES:
-                detail = f"{len(metadata)} bytes, at most {MAX_METADATA_BYTES} are kept"
-                note = Reject(file=file, record=record, reason="metadata_too_long", detail=detail)
-                batch.notes.append(note)
-                metadata = None
-            batch.texts.append(found.text)
-            batch.text_bytes.append(checked)
-            batch.file.append(file)
-            batch.record.append(record)
-            batch.metadata.append(metadata)
-            batch.ids.append(found.id)
-            size += checked + len(metadata or "")
+                batch.note(file, record, "duplicate_id", detail)
+        if isinstance(found, Record):
+            checked = text_size(found.text)
+            if isinstance(checked, Problem):
+                batch.refuse(file, record, checked)
+            else:
+                size += batch.accept(file, record, found, checked)
+        elif found is not BLANK:
+            batch.refuse(file, record, found)
         if size >= BATCH_BYTES or len(batch.texts) + len(batch.rejects) >= BATCH_RECORDS:
             yield batch
             batch, size = RecordBatch(records=batch.records), 0

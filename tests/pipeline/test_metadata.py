@@ -79,6 +79,16 @@ def test_keys_are_sorted_and_the_text_may_be_kept() -> None:
     assert metadata_of({"a": 1}, []) is None
 
 
+def test_a_value_without_bottom_does_not_stop_the_reading(tmp_path: Path) -> None:
+    deep = "[" * 700 + "]" * 700
+    lines = f'{{"text": "a", "id": {deep}}}\n{{"text": "b", "id": 2}}\n'
+    path = write_bytes(tmp_path / "a.jsonl", lines.encode())
+    directory = build_store(source_of(path, keep_columns=["id"], id_column="id"), tmp_path)
+    first, second = all_metadata(directory)
+    assert second == {"id": 2}
+    assert json.dumps(first).count("[") == 100
+
+
 def test_without_kept_columns_the_index_has_no_such_column(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["x"])
     directory = build_store(source_of(path), tmp_path)
