@@ -11,6 +11,7 @@ from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
 from pipeline.config import RejectSettings, RunConfig, SourceConfig
+from pipeline.finish import finish_store, part_is_there, rejects_path
 from pipeline.inputs import digest_inputs
 from pipeline.ledger import Ledger, Receipt
 from pipeline.listing import InputFile, SourceError, list_inputs
@@ -20,13 +21,7 @@ from pipeline.rejects import check_share, check_stop_on, first_row, stop_on_dupl
 from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
 from pipeline.sources import Split, plan_splits, store_key
-from pipeline.tokenize import (
-    StorePartReceipt,
-    finish_store,
-    part_is_there,
-    rejects_path,
-    tokenize_split,
-)
+from pipeline.tokenize import StorePartReceipt, tokenize_split
 from pipeline.tokenizer.identity import TokenizerIdentity
 
 

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from pipeline import tokenize
 from pipeline.config import SourceConfig
+from pipeline.finish import finish_store, part_is_there
 from pipeline.listing import list_inputs
 from pipeline.part_files import TableWriter, table_at
 from pipeline.shard import schema
 from pipeline.shard.token_store import StoreError, TokenStore
 from pipeline.sources import plan_splits
 from pipeline.storage import digest_file
-from pipeline.tokenize import StorePartReceipt, finish_store, part_is_there, tokenize_split
+from pipeline.tokenize import StorePartReceipt, tokenize_split
 from pipeline.tokenizer.engine import load_engine
 from pipeline.tokenizer.identity import TokenizerIdentity
 from tests.corpora import (
@@ -253,7 +254,7 @@ class TestFinishing:
 
         _, finish = tokenize_all(source, tmp_path / "store")
         with monkeypatch.context() as patch:
-            patch.setattr(tokenize, "write_atomically", killed)
+            patch.setattr("pipeline.finish.write_atomically", killed)
             with pytest.raises(KeyboardInterrupt):
                 finish()
         with pytest.raises(StoreError, match="was not finished, run the job again"):
