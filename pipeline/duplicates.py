@@ -95,7 +95,7 @@ def find_duplicates(directory: Path, bucket: int, num_splits: int) -> dict[str, 
         parts.append(found)
         splits.append(np.full(len(found), split, np.int64))
     ids, split_of = np.concatenate(parts), np.concatenate(splits)
-    order = np.lexsort((ids["record"], split_of, ids["low"], ids["high"]))
+    order = np.lexsort((ids["low"], ids["high"]))  # stable: of one id, places stay ascending
     ids, split_of = ids[order], split_of[order]
     same = (ids["high"][1:] == ids["high"][:-1]) & (ids["low"][1:] == ids["low"][:-1])
     again = np.flatnonzero(same) + 1
