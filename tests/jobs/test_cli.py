@@ -134,6 +134,7 @@ def test_the_bad_corpus_builds_and_every_reject_is_counted(
     bad = write_bad_corpus(tmp_path / "bad")
     paths = [str(bad / folder) for folder in FOLDERS]
     config["sources"] = [{"name": "bad", "paths": paths}]
+    config["packing"]["policy"] = "concat"  # its documents are long
     path, out = tmp_path / "run.toml", str(tmp_path / "out")
     path.write_text(to_toml(config))
     assert run("build", "--config", str(path), "--out", out) == 0
