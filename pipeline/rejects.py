@@ -113,7 +113,7 @@ def stop_on_duplicates(count: int, *, source: str, path: str, record: int) -> No
 def check_share(
     rejected: Mapping[str, int], documents: int, max_share: float, *, source: str, table: Path
 ) -> None:
-    """Stop where too many of a source's records were rejected.
+    """Stop where too many of a source's records were rejected; duplicates are as the user wished.
 
     Args:
         rejected: counts by reason.
@@ -125,10 +125,12 @@ def check_share(
     Raises:
         RejectsError: with the counts and the path of the list.
     """
-    count = sum(rejected.values())
+    counted = {reason: n for reason, n in rejected.items() if reason != "duplicate_id"}
+    count = sum(counted.values())
+    documents += sum(rejected.values()) - count
     if count <= max_share * (count + documents) or (documents and count < MIN_REJECTED):
         return
-    words = ", ".join(f"{number:,} {reason}" for reason, number in sorted(rejected.items()))
+    words = ", ".join(f"{number:,} {reason}" for reason, number in sorted(counted.items()))
     raise RejectsError(
         f"source {source!r}: {count:,} of {count + documents:,} records were rejected ({words}), "
         f"more than rejects.max_share {max_share:g} allows; they are listed in {table}: correct "

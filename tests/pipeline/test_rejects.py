@@ -34,6 +34,12 @@ class TestShare:
         with pytest.raises(RejectsError, match=rf"{rejected} of .*\({rejected} missing_text"):
             share(rejected, documents)
 
+    def test_duplicates_that_were_to_be_refused_do_not_stop(self) -> None:
+        check_share({"duplicate_id": 900}, 100, 0.1, source="a", table=TABLE)
+        rejected = {"duplicate_id": 900, "bad_utf8": 101}
+        with pytest.raises(RejectsError, match=r"101 of 1,001 records were .*\(101 bad_utf8\)"):
+            check_share(rejected, 0, 0.1, source="a", table=TABLE)
+
     def test_a_share_of_one_never_stops(self) -> None:
         share(10_000, 0, 1.0)
 
