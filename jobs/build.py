@@ -72,7 +72,12 @@ def build(
         ):
             stores = [
                 tokenize(
-                    corpus, identity, executor, reporter, split_bytes=config.shards.split_bytes
+                    corpus,
+                    identity,
+                    executor,
+                    reporter,
+                    split_bytes=config.shards.split_bytes,
+                    rejects=config.rejects,
                 )
                 for corpus in corpora
             ]

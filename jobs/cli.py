@@ -117,19 +117,34 @@ def report(
 @app.command(epilog="Example: steelyard inspect out/demo --step 3 --slot 0 --text 200")
 def inspect(
     directory: Directory,
-    step: Annotated[int, typer.Option(min=0, help="Which step.")],
+    step: Annotated[int | None, typer.Option(min=0, help="Which step.")] = None,
     slot: Annotated[int, typer.Option(min=0, help="Which of its micro-batches.")] = 0,
+    source: Annotated[str | None, typer.Option(help="Or a document: its source's name,")] = None,
+    doc_id: Annotated[int | None, typer.Option(min=0, help="and its number there.")] = None,
+    pieces: Annotated[
+        bool, typer.Option("--pieces", help="Where the document runs; reads the whole plan.")
+    ] = False,
     text: Annotated[int, typer.Option(min=0, help="Decode so many characters a piece.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """One micro-batch: its pieces, and every CP rank's share."""
+    """One micro-batch: its pieces, and every CP rank's share. Or one document: its origin."""
+    from pipeline.config import ConfigError
     from pipeline.inspect import inspect as run
+    from pipeline.inspect import inspect_document
 
-    figures = run(directory, step=step, slot=slot, text=text)
+    if step is not None and source is None and doc_id is None:
+        figures, table = run(directory, step=step, slot=slot, text=text), show.micro_batch
+    elif step is None and source is not None and doc_id is not None:
+        figures = inspect_document(
+            directory, source=source, doc_id=doc_id, text=text, pieces=pieces
+        )
+        table = show.document
+    else:
+        raise ConfigError("give --step (and --slot) for a micro-batch, or --source and --doc-id")
     if as_json:
         _print_json(figures)
     else:
-        show.micro_batch(figures)
+        table(figures)
 
 
 @app.command(
@@ -222,11 +237,12 @@ def exit_status(error: Exception) -> int | None:
     from jobs.build import OtherConfiguration
     from packer.packing.packer import PackingError
     from pipeline.config import ConfigError
+    from pipeline.listing import SourceError
     from pipeline.lock import Busy
     from pipeline.planning import PlanError
+    from pipeline.rejects import RejectsError
     from pipeline.shard.tables import FormatError, NotInSet
     from pipeline.shard.token_store import StoreError
-    from pipeline.sources import SourceError
     from pipeline.tokenizer.identity import TokenizerError
     from pipeline.verify import VerifyError
 
@@ -241,6 +257,7 @@ def exit_status(error: Exception) -> int | None:
         OtherConfiguration,
         PackingError,
         PlanError,
+        RejectsError,
         SourceError,
         StoreError,
         TokenizerError,

@@ -154,6 +154,26 @@ def micro_batch(figures: dict[str, Any]) -> None:
         console.print(table)
 
 
+def document(figures: dict[str, Any]) -> None:
+    """`steelyard inspect` of a document."""
+    console = _console()
+    console.print(
+        f"{figures['source']}, document {figures['doc_id']}: record {figures['record']} of "
+        f"{figures['path']}, {figures['tokens']:,} tokens"
+    )
+    for name, value in (figures["metadata"] or {}).items():
+        console.print(f"{name}: {value}")
+    if "pieces" in figures:
+        table = _table("pieces", ["epoch", "doc_start", "doc_stop", "step", "slot"])
+        for piece in figures["pieces"]:
+            place = ["tail", ""] if piece["step"] is None else [piece["step"], piece["slot"]]
+            cells = [piece["epoch"], piece["doc_start"], piece["doc_stop"], *place]
+            table.add_row(*(str(cell) for cell in cells))
+        console.print(table)
+    if "text" in figures:
+        console.print(repr(figures["text"]))
+
+
 def verified(directory: Path, counts: Any) -> None:
     """`steelyard verify`, when every law holds."""
     words = ", ".join(

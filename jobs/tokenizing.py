@@ -6,18 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.duplicates import compare_ids
 from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
-from pipeline.config import RunConfig, SourceConfig
+from pipeline.config import RejectSettings, RunConfig, SourceConfig
+from pipeline.finish import finish_store, part_is_there, rejects_path
 from pipeline.inputs import digest_inputs
 from pipeline.ledger import Ledger, Receipt
+from pipeline.listing import InputFile, SourceError, list_inputs
 from pipeline.lock import exclusive
 from pipeline.publish import WORK
+from pipeline.rejects import check_share, check_stop_on, first_row, stop_on_duplicates
 from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
-from pipeline.sources import InputFile, SourceError, Split, list_inputs, plan_splits, store_key
-from pipeline.tokenize import StorePartReceipt, finish_store, part_is_there, tokenize_split
+from pipeline.sources import Split, plan_splits, store_key
+from pipeline.tokenize import StorePartReceipt, tokenize_split
 from pipeline.tokenizer.identity import TokenizerIdentity
 
 
@@ -74,11 +78,13 @@ def tokenize(
     reporter: Reporter,
     *,
     split_bytes: int,
+    rejects: RejectSettings,
 ) -> TokenStore:
     """The token store of a corpus, made where it is missing; its tables are checked.
 
     Raises:
         Busy: another job makes the same store.
+        RejectsError: what was rejected stops the job; finished parts, or the store, stay.
         SourceError: a file cannot be read, or changed while it was read.
         StoreError: the store that is there is damaged.
     """
@@ -88,13 +94,22 @@ def tokenize(
             reporter.line(f"tokenize {name}: there already")
         else:
             splits = plan_splits(corpus.source, corpus.inputs, split_bytes=split_bytes)
-            _make_store(corpus, splits, identity, executor, reporter)
+            _make_store(corpus, splits, identity, executor, reporter, rejects)
     store = TokenStore(directory)
     store.check_tables()  # planning trusts lengths.u32
+    for note, count in store.identity.get("notes", {}).items():
+        table = directory / "notes.parquet"
+        if note == "duplicate_id" and corpus.source.duplicate_ids == "stop":
+            row = first_row(table, [note])
+            stop_on_duplicates(count, source=name, path=row["path"], record=row["record"])
+        reporter.line(f"tokenize {name}: {count:,} {note}; see {table}")
     rejected = store.identity["rejected"]
     if rejected:
+        table = directory / "rejects.parquet"
         words = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
-        reporter.line(f"tokenize {name}: rejected {words}; see {directory / 'rejects.parquet'}")
+        reporter.line(f"tokenize {name}: rejected {words}; see {table}")
+        check_stop_on(rejected, rejects.stop_on, source=name, table=table)
+        check_share(rejected, store.documents, rejects.max_share, source=name, table=table)
     return store
 
 
@@ -104,6 +119,7 @@ def _make_store(
     identity: TokenizerIdentity,
     executor: Executor,
     reporter: Reporter,
+    rejects: RejectSettings,
 ) -> None:
     directory, name = corpus.directory, corpus.source.name
     units = [
@@ -114,11 +130,24 @@ def _make_store(
         )
         for split in splits
     ]
+
+    def check(index: int, receipt: Receipt) -> None:
+        start = splits[index].start
+        check_stop_on(
+            receipt["rejected"],
+            rejects.stop_on,
+            source=name,
+            table=rejects_path(directory, splits[index].number),
+            after=f" after {start:,} {splits[index].unit}" if start else "",
+        )
+
     total = sum(unit.amount for unit in units)
     with (
         Ledger(directory / "ledger.jsonl") as ledger,
         reporter.stage(f"tokenize {name}", total=total, unit="bytes") as stage,
     ):
+        if corpus.source.id_column is not None:
+            compare_ids(corpus.source, corpus.key, directory, splits, executor, ledger, reporter)
         receipts = run_units(
             executor,
             ledger,
@@ -127,6 +156,7 @@ def _make_store(
             units,
             stage,
             intact=lambda receipt: part_is_there(directory, StorePartReceipt.from_dict(receipt)),
+            check=check,
         )
         if digest_inputs(corpus.inputs, cache=corpus.digest_cache) != corpus.digests:
             raise SourceError(
@@ -142,6 +172,7 @@ def _make_store(
             digests=corpus.digests,
             receipts=[StorePartReceipt.from_dict(receipt) for receipt in receipts],
             splits=splits,
+            keep_columns=corpus.source.keep_columns,
         )
         ledger.remove()
 

@@ -29,6 +29,7 @@ def run_units(
     stage: Stage,
     *,
     intact: Callable[[Receipt], bool] = lambda receipt: True,
+    check: Callable[[int, Receipt], None] = lambda index, receipt: None,
 ) -> list[Receipt]:
     """Do every unit once and return their receipts in the order of `units`.
 
@@ -40,6 +41,7 @@ def run_units(
         units: what is to be done.
         stage: progress; a receipt's `documents` and `tokens` are counted where it has them.
         intact: whether a recorded unit's files are still there.
+        check: is shown every unit's place and receipt, and may raise; what was recorded stays.
     """
     receipts: list[Receipt | None] = [None] * len(units)
     missing = []
@@ -47,6 +49,7 @@ def run_units(
         receipt = ledger.receipt(key, unit.name)
         if receipt is not None and intact(receipt):
             receipts[index] = receipt
+            check(index, receipt)
             _advance(stage, unit, receipt)
         else:
             missing.append(index)
@@ -55,6 +58,7 @@ def run_units(
         unit = units[missing[place]]
         ledger.record(key, unit.name, receipt)
         receipts[missing[place]] = receipt
+        check(missing[place], receipt)
         _advance(stage, unit, receipt)
     return [receipt for receipt in receipts if receipt is not None]
 

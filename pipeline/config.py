@@ -15,8 +15,11 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    field_validator,
     model_validator,
 )
+
+from pipeline.rejects import check_reasons
 
 
 class ConfigError(ValueError):
@@ -53,11 +56,46 @@ class SourceConfig(_Table):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     paths: tuple[NonEmpty, ...] = Field(min_length=1)
-    format: Literal["auto", "jsonl", "parquet", "text"] = "auto"
+    format: Literal["auto", "jsonl", "parquet", "arrow", "text", "datasets"] = "auto"
     text_column: str = "text"
+    keep_columns: tuple[NonEmpty, ...] = ()
+    id_column: NonEmpty | None = None
+    duplicate_ids: Literal["count", "reject", "stop"] = "count"
+    dataset_config: NonEmpty | None = None
+    dataset_split: NonEmpty | None = None
     pattern: str = "*"
     weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_epochs: int = Field(default=1, ge=1, le=_MANY)
+
+    @model_validator(mode="after")
+    def _dataset(self) -> SourceConfig:
+        if self.format == "datasets" and len(self.paths) != 1:
+            raise ValueError('format = "datasets" takes one path; make a source of each')
+        given = self.dataset_config or self.dataset_split
+        if self.format != "datasets" and given:
+            raise ValueError(
+                f'dataset_config and dataset_split need format = "datasets": {given!r}'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ids(self) -> SourceConfig:
+        if self.duplicate_ids != "count" and self.id_column is None:
+            raise ValueError(f'duplicate_ids is "{self.duplicate_ids}" but id_column is not set')
+        return self
+
+
+class RejectSettings(_Table):
+    """When records that are not accepted stop the job; changes nothing in what it writes."""
+
+    stop_on: tuple[str, ...] = ()
+    max_share: float = Field(default=0.1, ge=0, le=1)
+
+    @field_validator("stop_on")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        check_reasons(names)
+        return names
 
 
 class MixtureConfig(_Table):
@@ -164,6 +202,7 @@ class RunConfig(_Table):
 
     tokenizer: TokenizerConfig
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
+    rejects: RejectSettings = RejectSettings()
     mixture: MixtureConfig = MixtureConfig()
     packing: PackingSettings
     workload: WorkloadSettings

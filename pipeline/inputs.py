@@ -1,7 +1,8 @@
 """Digests of input files, kept between runs.
 
-A store is keyed by its inputs' content, so every run digests every file; a file whose size and
-modification time stand in the cache is not read again.
+A store is keyed by its inputs' content, so every run digests every file; a file that is
+stamped as the cache has it (size and modification time; of a URL, what its store says) is not read
+again.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pipeline.listing import InputFile
 from pipeline.shard.atomic import write_atomically
-from pipeline.sources import InputFile, digest_input
+from pipeline.storage import digest_file, stamp
 
 _THREADS = 8
 
@@ -25,20 +27,17 @@ def digest_inputs(inputs: Sequence[InputFile], *, cache: Path) -> tuple[str, ...
         cache: JSON of what earlier runs saw; rewritten.
     """
     seen = _read(cache)
-    stamps = [f"{file.bytes}-{Path(file.path).stat().st_mtime_ns}" for file in inputs]
 
-    def digest(file: InputFile, stamp: str) -> str:
+    def look(file: InputFile) -> tuple[str | None, str]:
+        now = stamp(file.path)
         known = seen.get(file.path)
-        return known[1] if known and known[0] == stamp else digest_input(file.path)
+        return now, known[1] if known and now and known[0] == now else digest_file(file.path)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        digests = tuple(pool.map(digest, inputs, stamps))
-    entries = {
-        file.path: [stamp, value]
-        for file, stamp, value in zip(inputs, stamps, digests, strict=True)
-    }
+        found = tuple(pool.map(look, inputs))
+    entries = {file.path: entry for file, entry in zip(inputs, found, strict=True)}
     write_atomically(cache, json.dumps(entries).encode())
-    return digests
+    return tuple(digest for _, digest in found)
 
 
 def _read(cache: Path) -> dict[str, list[str]]:

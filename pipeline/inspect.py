@@ -1,4 +1,4 @@
-"""One micro-batch, laid open: its pieces, and who computes what."""
+"""One micro-batch or document, laid open: what is in it, whence it comes, who computes it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from packer.plan import slot_of
 from packer.workload import SCALE
 from pipeline.built import config_of, workload_of
-from pipeline.shard.manifest import Manifest
+from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.reader import Reader, open_shards
+from pipeline.shard.tables import NotInSet
+from pipeline.shard.token_store import TokenStore
 from pipeline.tokenizer.engine import decode
 from pipeline.tokenizer.resolve import resolve_tokenizer
 
@@ -68,6 +73,84 @@ def inspect(root: Path, *, step: int, slot: int = 0, text: int = 0) -> dict[str,
             str(cp_size): _cp_ranks(reader, step, slot, cp_size) for cp_size in manifest.cp_sizes
         },
     }
+
+
+def inspect_document(
+    root: Path, *, source: str, doc_id: int, text: int = 0, pieces: bool = False
+) -> dict[str, Any]:
+    """One document: which record it was, what was kept of it, and where it runs.
+
+    Args:
+        root: the set's directory.
+        source: its name.
+        doc_id: which of its documents.
+        text: decode the first so many characters; 0 for none.
+        pieces: find its pieces too; reads the whole plan.
+
+    Returns:
+        `source`, `doc_id`, `path` (the input, as inputs.parquet has it), `record` (its number in
+        that file), `tokens`, `metadata` (an object, or None where no columns are kept), and where
+        asked for `text` and `pieces` (a dict each; `step` and `slot` are None for the tail).
+
+    Raises:
+        NotInSet: no such source.
+        StoreError: no such document, or a damaged store.
+    """
+    manifest = load_manifest(root)
+    names = [entry.name for entry in manifest.sources]
+    if source not in names:
+        raise NotInSet(f"source {source!r} is not in this set; it has: {', '.join(names)}")
+    number = names.index(source)
+    store = TokenStore(manifest.store_path(number))
+    path, record = store.origin_of(doc_id)
+    ids = store.tokens_of(doc_id)
+    figures: dict[str, Any] = {
+        "source": source,
+        "doc_id": doc_id,
+        "path": path,
+        "record": record,
+        "tokens": len(ids),
+        "metadata": store.metadata_of(doc_id),
+    }
+    if text:
+        identity = resolve_tokenizer(config_of(manifest).tokenizer)
+        figures["text"] = decode(identity, ids[: 4 * text])[:text]
+    if pieces:
+        figures["pieces"] = _pieces_of(manifest, number, doc_id)
+    return figures
+
+
+_PIECE = ("epoch", "doc_start", "doc_stop")
+
+
+def _pieces_of(manifest: Manifest, source: int, doc_id: int) -> list[dict[str, Any]]:
+    """A document's pieces by epoch and place in it, from every plan part and the tail."""
+    found = []
+    for part in range(manifest.num_parts):
+        with pq.ParquetFile(manifest.plan_path(part)) as file:
+            columns = ["step", "slot", "source", "doc_id", *_PIECE]
+            for batch in file.iter_batches(columns=columns, use_threads=False):
+                found += _pieces_in(batch, source, doc_id)
+    tail = pq.read_table(manifest.directory / "tail.parquet")
+    mine = (pc.field("source") == source) & (pc.field("doc_id") == doc_id)
+    for row in tail.filter(mine).to_pylist():
+        found.append({"step": None, "slot": None} | {name: row[name] for name in _PIECE})
+    return sorted(found, key=lambda piece: (piece["epoch"], piece["doc_start"]))
+
+
+def _pieces_in(batch: pa.RecordBatch, source: int, doc_id: int) -> list[dict[str, Any]]:
+    names = ("source", "doc_id", *_PIECE)
+    lists = {name: batch.column(name).flatten().to_numpy() for name in names}
+    row = np.repeat(np.arange(batch.num_rows), batch.column("doc_id").value_lengths().to_numpy())
+    mine = np.flatnonzero((lists["source"] == source) & (lists["doc_id"] == doc_id))
+    return [
+        {
+            "step": batch.column("step")[int(row[place])].as_py(),
+            "slot": batch.column("slot")[int(row[place])].as_py(),
+            **{name: int(lists[name][place]) for name in _PIECE},
+        }
+        for place in mine
+    ]
 
 
 def _runs_as(manifest: Manifest, step: int, slot: int) -> list[dict[str, int]]:

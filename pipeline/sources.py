@@ -1,4 +1,4 @@
-"""Which files a source has, how they are cut into splits, and the key of the store they make.
+"""What a source's files are, how they are cut into splits, and the key of the store they make.
 
 A split is what one task reads and one part of the store holds. Splits are ordered as their records
 are, and a record belongs to the split that holds its first byte, so the documents of a source and
@@ -10,23 +10,25 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 
+from pipeline.arrow_ipc import ArrowError, batch_spans, read_schema
 from pipeline.config import SourceConfig, fingerprint
+from pipeline.listing import InputFile, SourceError
+from pipeline.records.compressed import COMPRESSIONS
 from pipeline.shard.schema import VERSION
+from pipeline.storage import is_url, local_path, open_random, split_url
 from pipeline.tokenizer.identity import TokenizerIdentity
 
-COMPRESSIONS = (".gz", ".zst")
 _JSONL = (".jsonl", ".ndjson", ".json")
+_ARROW = (".arrow", ".feather", ".ipc")
 _TEXT = (
     *(".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".csv", ".tsv", ".log"),
     *(".py", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".go", ".java", ".js", ".ts", ".sh", ".sql"),
@@ -38,32 +40,14 @@ _Row: TypeAlias = tuple[int, "InputFile"]
 """A file and its row in inputs.parquet."""
 
 
-class SourceError(ValueError):
-    """A source's files are not what the configuration says; the message says what to do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputFile:
-    """One file of a source; its place in the list of all is its row in inputs.parquet.
-
-    `name` is relative to the configured path, with `/`; `path` is absolute; `configured` says which
-    of the source's paths it belongs to.
-    """
-
-    name: str
-    path: str
-    bytes: int
-    configured: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """What one task reads: a range of one file, or some whole files.
 
     `files` are rows of the inputs, `names` and `paths` what and where these are. `[start, stop)`
-    counts bytes of a JSONL file, row groups of a Parquet file, and files where files are taken
-    whole (text, and compressed JSONL). `num_bytes` is about what there is to read, for a measure of
-    progress.
+    counts bytes of a JSONL or Arrow file, row groups of a Parquet file, and files where files are
+    taken whole (text, and compressed JSONL). `num_bytes` is about what there is to read, for a
+    measure of progress.
     """
 
     number: int
@@ -75,49 +59,11 @@ class Split:
     stop: int
     num_bytes: int
 
-
-def list_inputs(source: SourceConfig) -> tuple[InputFile, ...]:
-    """The files of a source, in the order of its documents.
-
-    Configured paths in their order; what a directory or a glob holds, in byte order of relative
-    path. `pattern` selects files of directories by name; hidden files are passed over. Where files
-    of two configured paths would have one name, the path's number is put before every name.
-
-    Raises:
-        SourceError: a path that is missing, remote or matches nothing, or a file listed twice.
-    """
-    listed = [list(_expand(source, path)) for path in source.paths]
-    names = [name for files in listed for name, _ in files]
-    ambiguous = len(set(names)) < len(names)
-    inputs: list[InputFile] = []
-    seen: dict[str, str] = {}
-    for number, (configured, files) in enumerate(zip(source.paths, listed, strict=True)):
-        for name, path in files:
-            real = os.path.realpath(path)
-            if real in seen:
-                raise SourceError(
-                    f"source {source.name!r}: {path} is listed twice, by {seen[real]!r} and by "
-                    f"{configured!r}; remove one of the two paths or links"
-                )
-            seen[real] = configured
-            inputs.append(
-                InputFile(
-                    name=f"{number}/{name}" if ambiguous else name,
-                    path=path,
-                    bytes=os.path.getsize(path),
-                    configured=number,
-                )
-            )
-    return tuple(inputs)
-
-
-def digest_input(path: str | Path) -> str:
-    """XXH3-128 of a file's content, read in blocks, 32 hex digits."""
-    digest = xxhash.xxh3_128()
-    with open(path, "rb", buffering=0) as file:
-        while block := file.read(_READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+    @property
+    def unit(self) -> str:
+        """What `start` and `stop` count, in words."""
+        units = {"jsonl": "bytes", "arrow": "bytes", "parquet": "row groups"}
+        return units.get(self.format, "files")
 
 
 def resolve_formats(source: SourceConfig, inputs: Sequence[InputFile]) -> tuple[str, ...]:
@@ -130,10 +76,9 @@ def resolve_formats(source: SourceConfig, inputs: Sequence[InputFile]) -> tuple[
         SourceError: a name that says nothing, or names under one path that say different things.
     """
     if source.format != "auto":
-        return (source.format,) * len(inputs)
-    directories = tuple(
-        os.path.join(os.path.abspath(path), "") for path in source.paths if os.path.isdir(path)
-    )
+        kind = "arrow" if source.format == "datasets" else source.format
+        return (kind,) * len(inputs)
+    directories = tuple(filter(None, map(_directory, source.paths)))
     kinds = tuple(_format_of(source, file, directories) for file in inputs)
     first: dict[int, tuple[str, InputFile]] = {}
     for kind, file in zip(kinds, inputs, strict=True):
@@ -142,7 +87,7 @@ def resolve_formats(source: SourceConfig, inputs: Sequence[InputFile]) -> tuple[
             raise SourceError(
                 f"source {source.name!r}: path {source.paths[file.configured]!r} mixes formats: "
                 f"{other.name} ({known}), {file.name} ({kind}); set pattern to select files, name "
-                'them as paths of their own, or set format to "jsonl", "parquet" or "text"'
+                'them as paths of their own, or set format to "jsonl", "parquet", "arrow" or "text"'
             )
     return kinds
 
@@ -153,11 +98,12 @@ def plan_splits(
     """Cut a source into splits of about `split_bytes`.
 
     Plain JSONL is cut at any byte, Parquet between row groups (by the text column's uncompressed
-    size); text files are grouped whole, and a compressed JSONL file is one split, since it can
-    only be read from its start. An empty JSONL or Parquet file has no split.
+    size), Arrow between record batches; text files are grouped whole, and a compressed JSONL file
+    is one split, since it can only be read from its start. An empty file of records has no split.
 
     Raises:
-        SourceError: undecidable format, a file that is not Parquet, or one without the text column.
+        SourceError: undecidable format, a file that is not of its format, or one without the text
+            column.
     """
     spans = [
         (kind, span)
@@ -198,8 +144,14 @@ def store_key(
         split_bytes: what the splits were planned with.
     """
     kinds = resolve_formats(source, inputs)
+    optional: dict[str, Any] = {}
+    if source.keep_columns:
+        optional["keep_columns"] = sorted(source.keep_columns)
+    if source.id_column is not None:
+        optional["ids"] = [source.id_column, source.duplicate_ids == "reject"]
     return fingerprint(
         {
+            **optional,
             "version": VERSION,
             "inputs": [
                 [file.name, file.bytes, digest]
@@ -213,19 +165,30 @@ def store_key(
     )
 
 
-def open_parquet(path: str, text_column: str) -> pq.ParquetFile:
-    """Open a Parquet file that has a text column of strings; the caller closes it.
+@contextmanager
+def open_parquet(path: str, text_column: str) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file that has a text column of strings.
 
     Raises:
         SourceError: not Parquet, no such column, or the column holds something else.
     """
-    try:
-        file = pq.ParquetFile(path, buffer_size=_READ_BYTES)
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{path} cannot be read as Parquet: {error}") from error
-    schema = file.schema_arrow
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(open_random(path))
+            file = pq.ParquetFile(source, buffer_size=_READ_BYTES)
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(f"{path} cannot be read as Parquet: {error}") from error
+        check_columns(path, file.schema_arrow, text_column)
+        yield file
+
+
+def check_columns(path: str, schema: pa.Schema, text_column: str) -> None:
+    """Refuse a table without one text column of strings.
+
+    Raises:
+        SourceError: no such column, several, or the column holds something else.
+    """
     if schema.names.count(text_column) > 1:
-        file.close()
         raise SourceError(
             f"{path}: {schema.names.count(text_column)} columns are called {text_column!r}; set "
             "text_column to one that is there once"
@@ -233,76 +196,20 @@ def open_parquet(path: str, text_column: str) -> pq.ParquetFile:
     column: Any = schema.field(text_column).type if text_column in schema.names else None
     value_type = column.value_type if isinstance(column, pa.DictionaryType) else column
     if value_type not in (pa.string(), pa.large_string(), pa.string_view()):
-        file.close()
         found = "has no such column" if column is None else f"holds {column} there, not strings"
         raise SourceError(
             f"{path}: text_column is {text_column!r} but the file {found}; set text_column to one "
             f"of: {', '.join(schema.names)}"
         )
-    return file
 
 
-def _expand(source: SourceConfig, configured: str) -> Iterator[tuple[str, str]]:
-    """Names and absolute paths of the files of one configured path, in order."""
-    place = f"source {source.name!r}: path {configured!r}"
-    if "://" in configured:
-        raise SourceError(f"{place} is remote; copy or mount it and give a local path")
-    path = os.path.abspath(configured)
-    if os.path.isfile(path):
-        root, names = os.path.dirname(path), [os.path.basename(path)]
-    elif os.path.isdir(path):
-        root, names = (
-            path,
-            [
-                name
-                for name in _walk(path, "", ())
-                if fnmatchcase(name.rpartition("/")[2], source.pattern)
-            ],
-        )
-        place += f" with pattern {source.pattern!r}"
-    elif glob.has_magic(configured):
-        root = _glob_root(path)
-        found = (match for match in glob.iglob(path, recursive=True) if os.path.isfile(match))
-        names = sorted({os.path.relpath(match, root).replace(os.sep, "/") for match in found})
-    else:
-        raise SourceError(f"{place} does not exist; correct it or create the file")
-    if not names:
-        raise SourceError(f"{place} matches no file; correct it or remove it")
-    for name in sorted(names, key=os.fsencode):
-        if not _is_unicode(name):
-            raise SourceError(f"{place} holds {name!r}, which is not UTF-8; rename the file")
-        yield name, os.path.join(root, name)
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # a byte that the file system could not decode
-        return False
-    return True
-
-
-def _glob_root(path: str) -> str:
-    """The directory above the first wildcard of an absolute glob."""
-    root = path
-    while glob.has_magic(root):
-        root = os.path.dirname(root)
-    return root
-
-
-def _walk(root: str, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
-    """Relative names of all files that are not hidden; linked directories are entered."""
-    real = os.path.realpath(os.path.join(root, prefix))
-    if real in above:
-        raise SourceError(f"{os.path.join(root, prefix)} links to a directory above it; remove it")
-    with os.scandir(real) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                yield from _walk(root, f"{prefix}{entry.name}/", (*above, real))
-            elif entry.is_file():
-                yield prefix + entry.name
+def _directory(configured: str) -> str | None:
+    """What paths below a configured directory begin with; None where it is something else."""
+    path = local_path(configured)
+    if is_url(path):
+        place, inner, _ = split_url(path)
+        return None if glob.has_magic(inner) else f"{place}/{inner}".rstrip("/") + "/"
+    return os.path.join(os.path.abspath(path), "") if os.path.isdir(path) else None
 
 
 def _format_of(source: SourceConfig, file: InputFile, directories: tuple[str, ...]) -> str:
@@ -313,11 +220,13 @@ def _format_of(source: SourceConfig, file: InputFile, directories: tuple[str, ..
         return "jsonl"
     if suffix == ".parquet":
         return "parquet"
+    if suffix in _ARROW:
+        return "arrow"
     if suffix in _TEXT or file.path.startswith(directories):
         return "text"
     raise SourceError(
         f"source {source.name!r}: the name of {file.path} does not say what it holds; set format "
-        'to "jsonl", "parquet" or "text"'
+        'to "jsonl", "parquet", "arrow" or "text"'
     )
 
 
@@ -329,6 +238,8 @@ def _spans(
         return _grouped_spans(files, split_bytes)
     if kind == "parquet":
         return _row_group_spans(source, files, split_bytes)
+    if kind == "arrow":
+        return _batch_spans(source, files, split_bytes)
     return _byte_spans(files, split_bytes)
 
 
@@ -349,6 +260,14 @@ def _row_group_spans(
         sizes = _row_group_bytes(file.path, source.text_column) if file.bytes else []
         for start, stop in _consecutive(sizes, split_bytes):
             yield (row,), start, stop, sum(sizes[start:stop])
+
+
+def _batch_spans(source: SourceConfig, files: Sequence[_Row], split_bytes: int) -> Iterator[_Span]:
+    for row, file in files:
+        spans = _record_batches(file.path, source.text_column) if file.bytes else []
+        for first, last in _consecutive([stop - start for start, stop in spans], split_bytes):
+            start, stop = spans[first][0], spans[last - 1][1]
+            yield (row,), start, stop, stop - start
 
 
 def _grouped_spans(files: Sequence[_Row], split_bytes: int) -> Iterator[_Span]:
@@ -380,3 +299,13 @@ def _row_group_bytes(path: str, text_column: str) -> list[int]:
             metadata.row_group(group).column(column).total_uncompressed_size
             for group in range(metadata.num_row_groups)
         ]
+
+
+def _record_batches(path: str, text_column: str) -> list[tuple[int, int]]:
+    """Where each record batch lies in an Arrow file or stream with a text column."""
+    with open_random(path) as file:
+        try:
+            check_columns(path, read_schema(file), text_column)
+            return batch_spans(file)
+        except (ArrowError, pa.ArrowException) as error:
+            raise SourceError(f"{path} cannot be read as Arrow: {error}") from error

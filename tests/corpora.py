@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import random
 import shutil
 import tempfile
@@ -18,8 +20,12 @@ import zstandard
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.config import SourceConfig, TokenizerConfig
-from pipeline.sources import digest_input, list_inputs, plan_splits, store_key
-from pipeline.tokenize import finish_store, tokenize_split
+from pipeline.duplicates import find_duplicates, write_ids
+from pipeline.finish import finish_store
+from pipeline.listing import list_inputs
+from pipeline.sources import plan_splits, store_key
+from pipeline.storage import digest_file
+from pipeline.tokenize import tokenize_split
 from pipeline.tokenizer.identity import TokenizerIdentity
 from pipeline.tokenizer.resolve import resolve_tokenizer
 
@@ -88,11 +94,15 @@ def write_jsonl(path: Path, texts: Iterable[str], *, text_column: str = "text") 
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
-    """A file with this content; compressed if the name ends in .gz or .zst."""
+    """A file with this content; compressed if the name ends in .gz, .zst, .bz2 or .xz."""
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
     elif path.suffix == ".zst":
         content = zstandard.ZstdCompressor().compress(content)
+    elif path.suffix == ".bz2":
+        content = bz2.compress(content, 1)
+    elif path.suffix == ".xz":
+        content = lzma.compress(content)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
@@ -115,6 +125,28 @@ def write_parquet(
     return path
 
 
+def write_arrow(
+    path: Path,
+    texts: Sequence[str | None],
+    *,
+    text_column: str = "text",
+    rows_per_batch: int = 16,
+    kind: str = "stream",
+    type_: pa.DataType | None = None,
+) -> Path:
+    """An Arrow IPC stream or file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {
+        "id": pa.array(range(len(texts))),
+        text_column: pa.array(texts, type_ or pa.string()),
+    }
+    table = pa.table(columns)
+    open_writer = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+    with open_writer(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows_per_batch)
+    return path
+
+
 def write_tree(directory: Path, files: dict[str, str]) -> Path:
     """Text files by relative path."""
     for name, text in files.items():
@@ -132,14 +164,20 @@ def build_store(
     *,
     identity: TokenizerIdentity | None = None,
     split_bytes: int = 4096,
+    buckets: int = 2,
 ) -> Path:
     """The finished token store of a source, below `directory`; returns its own directory."""
     identity = identity or tiny_identity()
     inputs = list_inputs(source)
-    digests = [digest_input(file.path) for file in inputs]
+    digests = [digest_file(file.path) for file in inputs]
     key = store_key(source, inputs, digests, identity, split_bytes)
     splits = plan_splits(source, inputs, split_bytes=split_bytes)
     store = directory / f"{source.name}-{key[:16]}"
+    if source.id_column is not None:
+        for split in splits:
+            write_ids(split, source, store, buckets)
+        for bucket in range(buckets):
+            find_duplicates(store, bucket, len(splits))
     receipts = [tokenize_split(split, source, identity, store) for split in splits]
     finish_store(
         store,
@@ -150,5 +188,6 @@ def build_store(
         digests=digests,
         receipts=receipts,
         splits=splits,
+        keep_columns=source.keep_columns,
     )
     return store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class StoreData:
     inputs: Columns
     rejects: Columns
     lengths: list[int]
+    notes: Columns = field(default_factory=dict)
+    """Of accepted documents; written where there are any."""
 
 
 def write_store(store: StoreData, directory: Path) -> str:
@@ -45,7 +47,8 @@ def write_store(store: StoreData, directory: Path) -> str:
         blocks = [data[i : i + 65_536] for i in range(0, len(data), 65_536)]
         table = {"xxh3_128": [xxhash.xxh3_128_hexdigest(block) for block in blocks]}
         write_table(base.with_suffix(".blocks.parquet"), table, schema.PART_BLOCKS)
-        write_table(base.with_suffix(".index.parquet"), index, schema.PART_INDEX)
+        layout = schema.part_index(metadata="metadata" in index)
+        write_table(base.with_suffix(".index.parquet"), index, layout)
         for name in digests:
             ending = {"tokens_sha256": ".tokens"}.get(name, f".{name.split('_')[0]}.parquet")
             digests[name].append(sha256(base.with_suffix(ending)))
@@ -53,7 +56,10 @@ def write_store(store: StoreData, directory: Path) -> str:
     write_table(directory / "parts.parquet", {**store.parts_table, **digests}, schema.PARTS)
     write_table(directory / "inputs.parquet", store.inputs, schema.INPUTS)
     write_table(directory / "rejects.parquet", store.rejects, schema.REJECTS)
-    names = ("inputs.parquet", "parts.parquet", "lengths.u32", "rejects.parquet")
+    names = ["inputs.parquet", "parts.parquet", "lengths.u32", "rejects.parquet"]
+    if store.notes:
+        write_table(directory / "notes.parquet", store.notes, schema.REJECTS)
+        names.append("notes.parquet")
     store.source["digests"] = {name: sha256(directory / name) for name in names}
     (directory / "source.json").write_text(json.dumps(store.source), encoding="utf-8")
     return sha256(directory / "source.json")

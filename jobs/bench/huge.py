@@ -21,7 +21,8 @@ from jobs.bench.corpus import texts
 from jobs.bench.peers.vocabulary import EOS, o200k
 from jobs.bench.processes import measure
 from pipeline.config import SourceConfig, TokenizerConfig
-from pipeline.sources import list_inputs, plan_splits
+from pipeline.listing import list_inputs
+from pipeline.sources import plan_splits
 from pipeline.tokenize import tokenize_split
 from pipeline.tokenizer.resolve import resolve_tokenizer
 

@@ -33,6 +33,8 @@ PARTS = pa.schema(
 PART_INDEX = pa.schema(
     {"offset": pa.int64(), "length": pa.int64(), "file": pa.int64(), "record": pa.int64()}
 )
+METADATA = "metadata"
+"""The index's last column, in stores of sources that keep columns."""
 PART_BLOCKS = pa.schema({"xxh3_128": pa.string()})
 REJECTS = pa.schema(
     {"path": pa.string(), "record": pa.int64(), "reason": pa.string(), "detail": pa.string()}
@@ -131,6 +133,11 @@ ROW_GROUPS = pa.schema(
 )
 FOOTER = -1
 """`row_group` of a file's footer in row_groups.parquet."""
+
+
+def part_index(*, metadata: bool) -> pa.Schema:
+    """The columns of a part's index, with metadata or without."""
+    return PART_INDEX.append(pa.field(METADATA, pa.string())) if metadata else PART_INDEX
 
 
 def part_name(part: int) -> str:

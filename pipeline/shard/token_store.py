@@ -156,6 +156,16 @@ class TokenStore:
         end = int(self.lengths_of(np.array([doc_id]))[0]) if stop is None else stop
         return self.gather(*(np.array([value], np.int64) for value in (doc_id, start, end)))
 
+    def metadata_of(self, doc_id: int) -> dict[str, Any] | None:
+        """A document's kept columns; None where the source keeps none, or they were too long."""
+        if not self.identity.get("keep_columns"):
+            return None
+        number = int(self.part_of(np.array([doc_id]))[0])
+        table = self._part_table(number, "index", schema.part_index(metadata=True))
+        row = doc_id - int(self.parts.first_doc_id[number])
+        found = table[schema.METADATA][row].as_py()
+        return None if found is None else json.loads(found)
+
     def origin_of(self, doc_id: int) -> tuple[str, int]:
         """Which record of which input file a document is: name, and number in the file from 0."""
         number = int(self.part_of(np.array([doc_id]))[0])
@@ -168,12 +178,12 @@ class TokenStore:
         return inputs["path"][file].as_py(), record
 
     def check_tables(self) -> None:
-        """Check the digests of all four tables.
+        """Check the digests of all tables.
 
         Raises:
             StoreError: one has changed.
         """
-        for name in TABLES:
+        for name in {**dict.fromkeys(TABLES), **self.identity["digests"]}:
             self._check_table(name)
 
     def check_blocks(self, part: int) -> None:

@@ -92,6 +92,8 @@ def check_store(
     source, root = manifest.sources[index], manifest.store_path(index)
     identity = _check_identity(manifest, source, root)
     tables = {name: read_table(root / name, columns) for name, columns in _TABLES.items()}
+    if identity.get("notes"):
+        tables["notes.parquet"] = read_table(root / "notes.parquet", schema.REJECTS)
     parts = tables["parts.parquet"].to_pylist()
     _check_tables(identity, tables, root)
     item_bytes = np.dtype(identity["dtype"]).itemsize
@@ -107,11 +109,12 @@ def check_store(
         num_bytes += _check_part(
             root, part, item_bytes, lengths[first : first + part["documents"]],
             num_inputs=tables["inputs.parquet"].num_rows,
+            keep_columns=identity.get("keep_columns", []),
         )  # fmt: skip
     progress(f"store {source.name}", len(parts), len(parts))
     tokens = tables["parts.parquet"].column("tokens").to_numpy()
     store = RawStore(root, identity["dtype"], tokens, scratch)
-    return store, 5 + 3 * len(parts), num_bytes
+    return store, 1 + len(identity["digests"]) + 3 * len(parts), num_bytes
 
 
 def _check_identity(manifest: Manifest, source: Source, root: Path) -> dict[str, Any]:
@@ -124,8 +127,9 @@ def _check_identity(manifest: Manifest, source: Source, root: Path) -> dict[str,
     try:
         identity = json.loads(data)
         found = {name: identity[name] for name in ("format", "version", "name", "dtype")}
+        noted = ["notes.parquet"] if identity.get("notes") else []
         stated = [identity[name] for name in ("documents", "tokens", "rejected", "tokenizer")]
-        digests = {name: identity["digests"][name] for name in (*_TABLES, "lengths.u32")}
+        digests = {name: identity["digests"][name] for name in (*_TABLES, *noted, "lengths.u32")}
     except (ValueError, KeyError, TypeError) as error:
         raise VerifyError(f"is not as the format has it: {error!r}", path=path) from error
     if (found["format"], found["version"]) != (schema.STORE_FORMAT, schema.VERSION):
@@ -168,16 +172,24 @@ def _check_tables(identity: dict[str, Any], tables: dict[str, pa.Table], root: P
         raise VerifyError("documents must lie end to end", path=root / "parts.parquet")
     if (documents.sum(), tokens.sum()) != (identity["documents"], identity["tokens"]):
         raise VerifyError("does not add up to source.json", path=root / "parts.parquet")
-    rejected = Counter(tables["rejects.parquet"].column("reason").to_pylist())
-    if dict(rejected) != {reason: n for reason, n in identity["rejected"].items() if n}:
-        raise VerifyError(
-            f"holds {dict(rejected)}, source.json says {identity['rejected']}",
-            path=root / "rejects.parquet",
-        )
+    for name, stated in (("rejects", identity["rejected"]), ("notes", identity.get("notes"))):
+        if stated is None:
+            continue
+        found = Counter(tables[f"{name}.parquet"].column("reason").to_pylist())
+        if dict(found) != {reason: n for reason, n in stated.items() if n}:
+            raise VerifyError(
+                f"holds {dict(found)}, source.json says {stated}", path=root / f"{name}.parquet"
+            )
 
 
 def _check_part(
-    root: Path, part: dict[str, Any], item_bytes: int, lengths: np.ndarray, *, num_inputs: int
+    root: Path,
+    part: dict[str, Any],
+    item_bytes: int,
+    lengths: np.ndarray,
+    *,
+    num_inputs: int,
+    keep_columns: list[str],
 ) -> int:
     """A part's three files; their bytes."""
     base = root / "parts" / schema.part_name(part["part"])
@@ -187,7 +199,9 @@ def _check_part(
         check_digest(paths[name], part[f"{name}_sha256"], "parts.parquet")
     blocks = read_table(paths["blocks"], schema.PART_BLOCKS).column("xxh3_128").to_pylist()
     _check_tokens(paths["tokens"], part, item_bytes, blocks)
-    index = read_table(paths["index"], schema.PART_INDEX)
+    index = read_table(paths["index"], schema.part_index(metadata=bool(keep_columns)))
+    if keep_columns:
+        _check_metadata(index.column(schema.METADATA), keep_columns, paths["index"])
     length = index.column("length").to_numpy()
     if not np.array_equal(length, lengths.astype(np.int64)):
         raise VerifyError("its lengths are not those of lengths.u32", path=paths["index"])
@@ -199,6 +213,22 @@ def _check_part(
     if len(file) and (file.min() < 0 or file.max() >= num_inputs):
         raise VerifyError("names an input that inputs.parquet lacks", path=paths["index"])
     return sum(path.stat().st_size for path in paths.values())
+
+
+def _check_metadata(column: pa.ChunkedArray, keep_columns: list[str], path: Path) -> None:
+    """Every entry is null, or a JSON object of the kept columns."""
+    for row, text in enumerate(column.to_pylist()):
+        if text is None:
+            continue
+        try:
+            found = list(json.loads(text))
+        except (ValueError, TypeError):
+            found = None
+        if found != keep_columns:
+            raise VerifyError(
+                f"row {row}: metadata is {text[:80]!r}, must be an object of {keep_columns}",
+                path=path,
+            )
 
 
 def _check_tokens(path: Path, part: dict[str, Any], item_bytes: int, blocks: list[str]) -> None:

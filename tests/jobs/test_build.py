@@ -10,11 +10,12 @@ from jobs import tokenizing
 from jobs.build import OtherConfiguration, build
 from jobs.executor import LocalExecutor, RayExecutor
 from jobs.tokenizing import find_corpora
-from pipeline.config import JobSettings, RunConfig
+from pipeline.config import JobSettings, RejectSettings, RunConfig
+from pipeline.listing import SourceError
 from pipeline.lock import Busy, exclusive
 from pipeline.planning import PlanError
+from pipeline.rejects import RejectsError
 from pipeline.report import report
-from pipeline.sources import SourceError
 from pipeline.tokenizer.resolve import resolve_tokenizer
 from pipeline.verify import verify
 from tests.jobs.small_run import QUIET, DyingExecutor, build_with, digests, small_config
@@ -180,6 +181,9 @@ def test_a_source_without_documents_is_refused_and_says_why(tmp_path: Path) -> N
     config = small_config(tmp_path / "corpus")
     source = config.sources[0].model_copy(update={"text_column": "body"})
     config = config.model_copy(update={"sources": (source, config.sources[1])})
+    with pytest.raises(RejectsError, match=r"'lines': 501 of 501 records.*500 missing_text"):
+        build(config, tmp_path / "out", QUIET)
+    config = config.model_copy(update={"rejects": RejectSettings(max_share=1)})
     with pytest.raises(PlanError, match=r"'lines' has no documents.*500 missing_text.*text_column"):
         build(config, tmp_path / "out", QUIET)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from jobs.cli import app, exit_status, main
 from pipeline.config import ConfigError
 from pipeline.verify import VerifyError
+from tests.bad_corpus import EXPECTED, FOLDERS, TRUNCATED, write_bad_corpus
 from tests.jobs.small_run import small_config
 
 COMMANDS = ("build", "replan", "verify", "report", "inspect", "simulate")
@@ -78,6 +80,40 @@ def test_build_verify_report_inspect(built: Path, capsys: pytest.CaptureFixture[
     assert run("inspect", str(built), "--step", "2") == 0
 
 
+def test_a_document_is_found_again_in_its_file_and_in_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small_config(tmp_path / "corpus").model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
+    config["sources"][0] |= {"keep_columns": ["id", "absent"], "max_epochs": 2}
+    path, out = tmp_path / "run.toml", str(tmp_path / "out")
+    path.write_text(to_toml(config))
+    assert run("build", "--config", str(path), "--out", out, "--quiet") == 0
+    assert run("verify", out, "--quiet") == 0
+    capsys.readouterr()
+    document = ("inspect", out, "--source", "lines", "--doc-id", "402", "--text", "9")
+    assert run(*document, "--pieces", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["path"], found["record"]) == ("second.jsonl.gz", 2)
+    assert found["metadata"] == {"absent": None, "id": 2}
+    spans = [(piece["epoch"], piece["doc_start"], piece["doc_stop"]) for piece in found["pieces"]]
+    assert {epoch for epoch, _, _ in spans} == {0, 1}
+    assert sum(stop - start for _, start, stop in spans) == 2 * found["tokens"]
+    placed = [piece for piece in found["pieces"] if piece["step"] is not None]
+    step, slot = placed[0]["step"], placed[0]["slot"]
+    assert run("inspect", out, "--step", str(step), "--slot", str(slot), "--json") == 0
+    batch = json.loads(capsys.readouterr().out)
+    assert 402 in {piece["doc_id"] for piece in batch["pieces"] if piece["source"] == "lines"}
+    assert run(*document, "--pieces") == 0
+    assert "record 2 of second.jsonl.gz" in capsys.readouterr().out
+    assert run("inspect", out, "--source", "lines") == 2
+    assert run("inspect", out, "--source", "line", "--doc-id", "0") == 2
+    assert "source 'line' is not in this set; it has: lines, mixed" in capsys.readouterr().err
+    assert run("inspect", out, "--source", "lines", "--doc-id", "500") == 2
+    assert "no document 500; the store has 500" in capsys.readouterr().err
+
+
 def test_results_are_on_stdout_and_progress_on_stderr(
     config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +123,35 @@ def test_results_are_on_stdout_and_progress_on_stderr(
     assert json.loads(captured.out)["totals"]["steps"] > 0
     for words in ("tokenizer", "tokenize lines: 500 documents", "plan"):
         assert words in captured.err
+
+
+def test_the_bad_corpus_builds_and_every_reject_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small_config(tmp_path / "corpus").model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
+    bad = write_bad_corpus(tmp_path / "bad")
+    paths = [str(bad / folder) for folder in FOLDERS]
+    config["sources"] = [{"name": "bad", "paths": paths}]
+    config["packing"]["policy"] = "concat"  # its documents are long
+    path, out = tmp_path / "run.toml", str(tmp_path / "out")
+    path.write_text(to_toml(config))
+    assert run("build", "--config", str(path), "--out", out) == 0
+    expected = Counter({"truncated": len(TRUNCATED)})
+    for _, rejected in EXPECTED.values():
+        expected.update(rejected)
+    words = ", ".join(f"{count} {reason}" for reason, count in sorted(expected.items()))
+    assert f"rejected {words}; see " in capsys.readouterr().err
+    assert run("report", out, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["rejected"] == expected
+    assert run("verify", out, "--quiet") == 0
+    config["rejects"] = {"stop_on": ["utf16"]}
+    path.write_text(to_toml(config))
+    assert run("build", "--config", str(path), "--out", str(tmp_path / "other")) == 2
+    error = capsys.readouterr().err
+    assert "utf16.jsonl, record 0: utf16 (starts with a UTF-16 byte-order mark" in error
+    assert "Traceback" not in error
 
 
 def test_replan_from_the_command_line(

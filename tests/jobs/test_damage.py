@@ -12,10 +12,10 @@ import pytest
 from jobs.build import build
 from jobs.executor import LocalExecutor
 from pipeline.config import RunConfig
+from pipeline.listing import SourceError
 from pipeline.report import report
 from pipeline.shard.tables import FormatError
 from pipeline.shard.token_store import StoreError
-from pipeline.sources import SourceError
 from pipeline.verify import VerifyError, verify
 from tests.jobs.small_run import QUIET, build_with, digests, small_config
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -13,13 +15,16 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import records
 from pipeline.config import SourceConfig
-from pipeline.records import RecordBatch, read_records
-from pipeline.sources import SourceError, list_inputs, plan_splits
+from pipeline.listing import SourceError, list_inputs
+from pipeline.records import lines, outcome
+from pipeline.records import read as read_module
+from pipeline.records.read import RecordBatch, read_records
+from pipeline.sources import plan_splits
 from tests.corpora import source_of, write_bytes, write_jsonl, write_parquet, write_tree
 from tests.reference_records import read_jsonl
 
+COMPRESSED = ["a.jsonl.gz", "a.jsonl.zst", "a.jsonl.bz2", "a.jsonl.xz"]
 Found = tuple[list[tuple[int, int, str]], list[tuple[int, int, str]]]
 
 
@@ -28,7 +33,7 @@ def read(source: SourceConfig, *, split_bytes: int = 1 << 20) -> Found:
     accepted, refused = [], []
     before: dict[int, int] = {}
     for split in plan_splits(source, list_inputs(source), split_bytes=split_bytes):
-        batches = list(read_records(split, text_column=source.text_column))
+        batches = list(read_records(split, source))
         for batch in batches:
             shift = before.get(split.files[0], 0)
             numbers = zip(batch.file, batch.record, batch.texts, strict=True)
@@ -46,7 +51,7 @@ def read_lines(path: Path, content: bytes) -> Found:
 
 def details(source: SourceConfig) -> list[str]:
     (split,) = plan_splits(source, list_inputs(source), split_bytes=1 << 30)
-    batches = read_records(split, text_column=source.text_column)
+    batches = read_records(split, source)
     return [reject.detail for batch in batches for reject in batch.rejects]
 
 
@@ -104,7 +109,7 @@ class TestLines:
         ],
         ids=["no newline at the end", "CRLF", "BOM"],
     )
-    @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+    @pytest.mark.parametrize("name", ["a.jsonl", *COMPRESSED])
     def test_line_endings_and_a_byte_order_mark_are_no_content(
         self, tmp_path: Path, content: bytes, name: str
     ) -> None:
@@ -114,6 +119,22 @@ class TestLines:
         content = b'{"text": "a"}\n\xef\xbb\xbf{"text": "b"}\n'
         assert read_lines(tmp_path / "a.jsonl", content)[1] == [(0, 1, "broken_json")]
 
+    @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+    @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+    def test_a_file_in_utf16_is_one_reject_whatever_the_splits(
+        self, tmp_path: Path, encoding: str, name: str
+    ) -> None:
+        content = ("\ufeff" + '{"text": "a"}\n' * 30).encode(encoding)
+        source = source_of(write_bytes(tmp_path / name, content))
+        for split_bytes in (50, 1 << 20):
+            assert read(source, split_bytes=split_bytes) == ([], [(0, 0, "utf16")])
+        write_bytes(tmp_path / "tree/a.txt", content)
+        assert read(source_of(tmp_path / "tree")) == ([], [(0, 0, "utf16")])
+
+    def test_a_stray_mark_on_the_first_line_costs_that_line_alone(self, tmp_path: Path) -> None:
+        found = read_lines(tmp_path / "a.jsonl", b'\xff\xfe{"text": "a"}\n{"text": "b"}\n')
+        assert found == ([(0, 1, "b")], [(0, 0, "bad_utf8")])
+
     def test_another_column_can_hold_the_text(self, tmp_path: Path) -> None:
         path = write_jsonl(tmp_path / "a.jsonl", ["x"], text_column="content")
         assert read(source_of(path, text_column="content")) == ([(0, 0, "x")], [])
@@ -121,8 +142,8 @@ class TestLines:
     def test_a_giant_line_is_passed_over_without_being_held(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(records, "MAX_LINE_BYTES", 64)
-        monkeypatch.setattr(records, "_READ_BYTES", 16)
+        monkeypatch.setattr(lines, "MAX_LINE_BYTES", 64)
+        monkeypatch.setattr(lines, "READ_BYTES", 16)
         giant = json.dumps({"text": "x" * 500}).encode()
         content = b'{"text": "a"}\n' + giant + b'\n{"text": "b"}\n' + giant
         accepted, refused = read_lines(tmp_path / "a.jsonl", content)
@@ -132,7 +153,7 @@ class TestLines:
     def test_a_text_over_the_limit_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(records, "MAX_TEXT_BYTES", 10)
+        monkeypatch.setattr(outcome, "MAX_TEXT_BYTES", 10)
         texts = ["x" * 10, "x" * 11, "\u6f22" * 4]
         found = read(source_of(write_jsonl(tmp_path / "a.jsonl", texts)))
         assert found == ([(0, 0, "x" * 10)], [(0, 1, "too_long"), (0, 2, "too_long")])
@@ -173,7 +194,7 @@ class TestCuts:
         source = source_of(write_jsonl(tmp_path / "a.jsonl", texts))
         splits = plan_splits(source, list_inputs(source), split_bytes=16)
         read_by = [
-            [text for batch in read_records(split, text_column="text") for text in batch.texts]
+            [text for batch in read_records(split, source) for text in batch.texts]
             for split in splits
         ]
         assert [text for found in read_by for text in found] == texts
@@ -186,7 +207,7 @@ class TestCuts:
         first, second = b'{"text": "a"}\n', b'{"text": "b"}\n'
         source = source_of(write_bytes(tmp_path / "a.jsonl", first + second))
         before, *_ = plan_splits(source, list_inputs(source), split_bytes=cut)
-        (batch,) = read_records(before, text_column="text")
+        (batch,) = read_records(before, source)
         assert batch.texts == (["a"] if cut <= len(first) else ["a", "b"])
 
     def test_blocks_of_reading_may_end_anywhere(
@@ -195,7 +216,7 @@ class TestCuts:
         texts = [f"text {i} " * (i % 7 + 1) for i in range(40)]
         path = write_jsonl(tmp_path / "a.jsonl", texts)
         for read_bytes in (1, 2, 13, 64):
-            monkeypatch.setattr(records, "_READ_BYTES", read_bytes)
+            monkeypatch.setattr(lines, "READ_BYTES", read_bytes)
             accepted, refused = read(source_of(path), split_bytes=100)
             assert ([text for *_, text in accepted], refused) == (texts, [])
 
@@ -203,7 +224,7 @@ class TestCuts:
 class TestCompressed:
     TEXTS = tuple(f"text {i} {random.Random(i).getrandbits(512):x}" for i in range(2500))
 
-    @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
+    @pytest.mark.parametrize("name", COMPRESSED)
     def test_what_was_read_before_a_file_breaks_off_is_kept(
         self, tmp_path: Path, name: str
     ) -> None:
@@ -218,7 +239,7 @@ class TestCompressed:
             if kept > 5:
                 assert texts
 
-    @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
+    @pytest.mark.parametrize("name", COMPRESSED)
     def test_damage_in_the_middle_is_the_end_and_told(self, tmp_path: Path, name: str) -> None:
         path = write_jsonl(tmp_path / name, self.TEXTS)
         content = bytearray(path.read_bytes())
@@ -233,6 +254,8 @@ class TestCompressed:
         members = {
             "a.jsonl.gz": b"".join(gzip.compress(line) for line in lines),
             "a.jsonl.zst": skippable.join(zstandard.compress(line) for line in lines),
+            "a.jsonl.bz2": b"".join(bz2.compress(line) for line in lines),
+            "a.jsonl.xz": bytes(8).join(lzma.compress(line) for line in lines) + bytes(4),
         }
         for name, content in members.items():
             (tmp_path / name).write_bytes(content)
@@ -247,7 +270,7 @@ class TestCompressed:
         assert zstandard.get_frame_parameters(content).window_size == 1 << 30
         assert read(source_of(tmp_path / "a.jsonl.zst")) == ([(0, 0, "a")], [])
 
-    @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst"])
+    @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst", "a.txt.bz2", "a.txt.xz"])
     def test_a_compressed_text_file_is_one_document(self, tmp_path: Path, name: str) -> None:
         path = write_bytes(tmp_path / name, b"\xef\xbb\xbfone\ntwo\n")
         assert read(source_of(path)) == ([(0, 0, "one\ntwo\n")], [])
@@ -306,13 +329,13 @@ class TestBatches:
     def batches(self, tmp_path: Path, texts: list[str]) -> list[RecordBatch]:
         source = source_of(write_jsonl(tmp_path / "a.jsonl", texts))
         (split,) = plan_splits(source, list_inputs(source), split_bytes=1 << 30)
-        return list(read_records(split, text_column="text"))
+        return list(read_records(split, source))
 
     def test_a_batch_is_bounded_in_bytes_and_in_records(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(records, "BATCH_BYTES", 100)
-        monkeypatch.setattr(records, "BATCH_RECORDS", 4)
+        monkeypatch.setattr(read_module, "BATCH_BYTES", 100)
+        monkeypatch.setattr(read_module, "BATCH_RECORDS", 4)
         texts = ["x" * 60, "x" * 60, "y" * 500, *"abcdefg", "", " ", "", "", ""]
         batches = self.batches(tmp_path, texts)
         assert [(len(b.texts), len(b.rejects)) for b in batches] == [
@@ -327,7 +350,7 @@ class TestBatches:
     def test_records_counts_all_that_was_read_so_far(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(records, "BATCH_RECORDS", 3)
+        monkeypatch.setattr(read_module, "BATCH_RECORDS", 3)
         batches = self.batches(tmp_path, ["a", "", "b", "c", "", "", "d"])
         counts = [batch.records for batch in batches]
         assert counts == [3, 6, 7]

@@ -11,14 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config import SourceConfig
-from pipeline.sources import (
-    SourceError,
-    digest_input,
-    list_inputs,
-    plan_splits,
-    resolve_formats,
-    store_key,
-)
+from pipeline.listing import SourceError, list_inputs
+from pipeline.sources import plan_splits, resolve_formats, store_key
+from pipeline.storage import digest_file
 from tests.corpora import (
     source_of,
     tiny_identity,
@@ -86,7 +81,7 @@ class TestInputs:
         write_tree(tmp_path, {"a.txt": "steelyard", "b.txt": "", "c.txt": "steelyard"})
         files = list_inputs(source_of(tmp_path))
         assert [file.bytes for file in files] == [9, 0, 9]
-        first, empty, third = (digest_input(file.path) for file in files)
+        first, empty, third = (digest_file(file.path) for file in files)
         assert first == third != empty == "99aa06d3014798d86001c324468d497f"
 
     @pytest.mark.parametrize(
@@ -96,7 +91,6 @@ class TestInputs:
             (("*.nothing",), "matches no file"),
             (("empty",), r"with pattern '\*' matches no file"),
             (("a.txt", "*.txt"), "is listed twice, by .*a.txt' and by .*txt'; remove one"),
-            (("s3://bucket/x",), "is remote"),
         ],
     )
     def test_what_cannot_be_listed_says_what_to_do(
@@ -125,6 +119,8 @@ class TestFormat:
             ("a.json", "jsonl"),
             ("a.ndjson.zst", "jsonl"),
             ("a.parquet", "parquet"),
+            ("a.arrow", "arrow"),
+            ("a.feather", "arrow"),
             ("a.py", "text"),
             ("a.txt.gz", "text"),
         ],
@@ -250,7 +246,7 @@ class TestKey:
     @staticmethod
     def key(source: SourceConfig, split_bytes: int = 1024, **tokenizer: object) -> str:
         inputs = list_inputs(source)
-        digests = [digest_input(file.path) for file in inputs]
+        digests = [digest_file(file.path) for file in inputs]
         identity = replace(tiny_identity(), **tokenizer)  # type: ignore[arg-type]
         return store_key(source, inputs, digests, identity, split_bytes)
 

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 
 from pipeline import tokenize
 from pipeline.config import SourceConfig
+from pipeline.finish import finish_store, part_is_there
+from pipeline.listing import list_inputs
 from pipeline.part_files import TableWriter, table_at
 from pipeline.shard import schema
 from pipeline.shard.token_store import StoreError, TokenStore
-from pipeline.sources import digest_input, list_inputs, plan_splits
-from pipeline.tokenize import StorePartReceipt, finish_store, part_is_there, tokenize_split
+from pipeline.sources import plan_splits
+from pipeline.storage import digest_file
+from pipeline.tokenize import StorePartReceipt, tokenize_split
 from pipeline.tokenizer import documents
 from pipeline.tokenizer.cuts import PART_CHARACTERS, Cutter
 from pipeline.tokenizer.documents import DocumentEncoder
@@ -62,7 +65,7 @@ def tokenize_all(
             "key": KEY,
             "identity": made_with,
             "inputs": inputs,
-            "digests": [digest_input(file.path) for file in inputs],
+            "digests": [digest_file(file.path) for file in inputs],
             "receipts": receipts,
             "splits": splits,
         }
@@ -220,7 +223,7 @@ class TestSplits:
         source = source_of(write_jsonl(tmp_path / "a.jsonl", some_texts(80)))
         receipts = []
         for records, place in ((1024, "whole"), (7, "bits")):
-            monkeypatch.setattr("pipeline.records.BATCH_RECORDS", records)
+            monkeypatch.setattr("pipeline.records.read.BATCH_RECORDS", records)
             receipts += tokenize_all(source, tmp_path / place)[0]
         assert receipts[0] == receipts[1]
         assert contents(tmp_path / "whole") == contents(tmp_path / "bits")
@@ -265,7 +268,7 @@ class TestFinishing:
 
         _, finish = tokenize_all(source, tmp_path / "store")
         with monkeypatch.context() as patch:
-            patch.setattr(tokenize, "write_atomically", killed)
+            patch.setattr("pipeline.finish.write_atomically", killed)
             with pytest.raises(KeyboardInterrupt):
                 finish()
         with pytest.raises(StoreError, match="was not finished, run the job again"):

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.shard import schema
+from pipeline.verify import verify
 from tests import fixture_files
 from tests.changes import CP, PARTS, PLAN, SHARD, Change, broken, offence
 from tests.fixture_files import byte_ranges, write_indexes, write_table
@@ -208,6 +209,28 @@ def store(change: Callable[[Any], Any]) -> Change:
     return lambda data: change(data.stores[0]) and None
 
 
+def with_metadata(change: Callable[[Any], Any] = lambda store: None) -> Change:
+    """`books` keeps the columns id and url, and has a note; then the change."""
+
+    def prepare(data: SetData) -> None:
+        books = data.stores[0]
+        books.source |= {"keep_columns": ["id", "url"], "notes": {"duplicate_id": 1}}
+        books.index[0]["metadata"] = ['{"id":1,"url":null}', None, '{"id":3,"url":"x"}']
+        books.index[1]["metadata"] = [None, None]
+        books.notes = {"path": ["a"], "record": [0], "reason": ["duplicate_id"], "detail": [""]}
+        change(books)
+
+    return prepare
+
+
+def test_a_store_with_metadata_and_notes_passes(tmp_path: Path):
+    data = make_set()
+    with_metadata()(data)
+    plain = make_set().write(tmp_path / "plain")
+    report = verify(data.write(tmp_path / "kept"))
+    assert report.files == verify(plain).files + 1
+
+
 STORE_LAWS: dict[str, tuple[Change, str, str]] = {
     "tokens are the shards'": (
         lambda data: data.stores[0].parts[0].__setitem__(0, 999), SHARD, "its document has"),
@@ -233,6 +256,19 @@ STORE_LAWS: dict[str, tuple[Change, str, str]] = {
     "rejects are counted": (
         lambda data: data.stores[1].rejects["reason"].__setitem__(0, "short"),
         "rejects.parquet", "{'short': 1}"),
+    "metadata is an object of the kept columns": (
+        with_metadata(lambda s: s.index[0]["metadata"].__setitem__(2, '{"id":3}')),
+        "00000.index.parquet", "row 2: metadata is"),
+    "metadata is JSON": (
+        with_metadata(lambda s: s.index[1]["metadata"].__setitem__(0, "{")),
+        "00001.index.parquet", "row 0: metadata is"),
+    "kept columns have their column": (
+        with_metadata(lambda s: s.index[1].pop("metadata")), "00001.index.parquet", "columns are"),
+    "metadata is announced": (
+        with_metadata(lambda s: s.source.pop("keep_columns")), "index.parquet", "columns are"),
+    "notes are counted": (
+        with_metadata(lambda s: s.notes["reason"].__setitem__(0, "other")),
+        "notes.parquet", "{'other': 1}"),
     "the manifest has its documents": (
         lambda data: data.manifest["sources"][0].update(documents=6), "source.json", "manifest"),
     "the manifest has its tokenizer": (

@@ -55,6 +55,7 @@ def _tokenize(config: RunConfig, job: dict[str, Any], out: Path) -> dict[str, An
             executor,
             Reporter(),
             split_bytes=config.shards.split_bytes,
+            rejects=config.rejects,
         )
         marks.append(time.perf_counter())
     steps = zip(("load vocabulary", "start Ray", "tokenize"), marks[:-1], marks[1:], strict=True)

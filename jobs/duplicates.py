@@ -1,0 +1,101 @@
+"""The stage before tokenizing where a source has ids: which records repeat one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jobs.executor import Executor
+from jobs.progress import Reporter
+from jobs.units import Unit, run_units
+from pipeline.config import SourceConfig
+from pipeline.duplicates import (
+    duplicates_are_there,
+    find_duplicates,
+    ids_are_there,
+    num_buckets,
+    write_ids,
+)
+from pipeline.ledger import Ledger, Receipt
+from pipeline.listing import SourceError
+from pipeline.rejects import stop_on_duplicates
+from pipeline.shard.schema import part_name
+from pipeline.sources import Split
+
+
+def compare_ids(
+    source: SourceConfig,
+    key: str,
+    directory: Path,
+    splits: Sequence[Split],
+    executor: Executor,
+    ledger: Ledger,
+    reporter: Reporter,
+) -> None:
+    """Leave the numbers of records that repeat an id in the store's directory.
+
+    Raises:
+        SourceError: no record has an id.
+        RejectsError: records repeat one, and the source says to stop.
+    """
+    buckets = num_buckets(sum(split.num_bytes for split in splits))
+    units = [
+        Unit(name=f"ids/{part_name(split.number)}", arguments=(split, source, directory, buckets))
+        for split in splits
+    ]
+    with reporter.stage(f"ids {source.name}", total=len(splits), unit="splits") as stage:
+        found = run_units(
+            executor,
+            ledger,
+            key,
+            write_ids,
+            units,
+            stage,
+            intact=lambda receipt: ids_are_there(directory, receipt["split"]),
+        )
+    ids = sum(receipt["ids"] for receipt in found)
+    without = sum(receipt["without_id"] for receipt in found)
+    if without and not ids:
+        raise SourceError(
+            f"source {source.name!r}: no record has a string or a whole number in "
+            f"{source.id_column!r}; correct id_column or leave it out"
+        )
+    if without:
+        reporter.line(f"ids {source.name}: {without:,} records have none")
+    compared = _compare(key, directory, len(splits), buckets, executor, ledger, reporter, source)
+    count = sum(receipt["duplicates"] for receipt in compared)
+    if count and source.duplicate_ids == "stop":
+        split, record = min(tuple(r["first"]) for r in compared if r["first"] is not None)
+        before = sum(
+            receipt["records"]
+            for receipt in found[:split]
+            if receipt["file"] == splits[split].files[0]
+        )
+        path = splits[split].names[0]
+        stop_on_duplicates(count, source=source.name, path=path, record=before + record)
+
+
+def _compare(
+    key: str,
+    directory: Path,
+    num_splits: int,
+    buckets: int,
+    executor: Executor,
+    ledger: Ledger,
+    reporter: Reporter,
+    source: SourceConfig,
+) -> list[Receipt]:
+    units = [
+        Unit(name=f"repeats/{bucket}", arguments=(directory, bucket, num_splits))
+        for bucket in range(buckets)
+    ]
+    with reporter.stage(f"compare ids {source.name}", total=buckets, unit="buckets") as stage:
+        return run_units(
+            executor,
+            ledger,
+            key,
+            find_duplicates,
+            units,
+            stage,
+            intact=lambda receipt: duplicates_are_there(directory, receipt["bucket"]),
+        )

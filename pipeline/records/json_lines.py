@@ -1,0 +1,75 @@
+"""Records of JSON Lines: an object a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from pipeline.config import SourceConfig
+from pipeline.records import lines as line_reader
+from pipeline.records.compressed import COMPRESSIONS, TruncatedError, decompressed
+from pipeline.records.fields import id_of, metadata_of
+from pipeline.records.outcome import (
+    BLANK,
+    BOM,
+    UTF16,
+    Outcome,
+    Problem,
+    Record,
+    decode,
+    is_utf16_json,
+)
+from pipeline.sources import Split
+
+
+def json_records(split: Split, source: SourceConfig) -> Iterator[Outcome]:
+    """The records of a split, in order; blank lines too, since they count as lines."""
+    path, name = split.paths[0], split.names[0]
+    if name.endswith(COMPRESSIONS):
+        lines = (line for line, _ in line_reader.lines(decompressed(path, name)))
+    elif is_utf16_json(line_reader.head_of(path)):
+        if split.start == 0:  # once a file
+            yield UTF16
+        return
+    else:
+        lines = line_reader.lines_from(path, split.start, split.stop)
+    try:
+        for number, line in enumerate(lines):
+            if line is None:
+                yield Problem("too_long", f"line of more than {line_reader.MAX_LINE_BYTES} bytes")
+            elif number or split.start:
+                yield _record(line, source)
+            elif is_utf16_json(line[:4]):
+                yield UTF16
+                return
+            else:
+                yield _record(line.removeprefix(BOM), source)
+    except TruncatedError as error:
+        yield Problem("truncated", str(error))
+
+
+def _record(line: bytes, source: SourceConfig) -> Outcome:
+    if not line or line.isspace():
+        return BLANK
+    text = decode(line)
+    if isinstance(text, Problem):
+        return text
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        return Problem("broken_json", f"{error.msg} at character {error.pos}")
+    except (ValueError, RecursionError) as error:  # a giant number; brackets without end
+        return Problem("broken_json", str(error))
+    if not isinstance(value, dict):
+        return Problem("not_an_object", f"a JSON {type(value).__name__}")
+    column = source.text_column
+    found = value.get(column)
+    if found is None:
+        state = "null" if column in value else "absent"
+        return Problem("missing_text", f"{column!r} is {state}")
+    if not isinstance(found, str):
+        return Problem("text_not_string", f"{column!r} is a JSON {type(found).__name__}")
+    if not source.keep_columns and source.id_column is None:
+        return Record(found)
+    metadata = metadata_of(value, source.keep_columns)
+    return Record(found, metadata, id_of(value, source.id_column))
