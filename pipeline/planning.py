@@ -14,9 +14,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from packer.cut_source import SourceLengths
 from packer.packing.packer import Packer, PackingError, pack, with_lower_intake
 from packer.plan import PackingConfig, Pieces
-from packer.stream import SourceLengths, Stream
+from packer.stream import Stream
 from packer.tuning import tune_thresholds
 from packer.workload import SCALE, Workload, crossover_of
 from pipeline.config import (
@@ -211,7 +212,7 @@ def _plan_once(
             "documents, or lower packing.num_micro_batches or packing.context_length"
         )
     receipts = [*parts.finish(), write_table(tail_table(packer.tail), root, "tail.parquet")]
-    unselected = int(selected.unselected_tokens[selected.epoch == 0].sum())
+    unselected = int(selected.unselected_tokens[selected.passes == 1].sum())
     segment = _segment(config, bounds, parts.num_parts, parts.num_steps, stream_tokens)
     return {
         "files": [receipt.as_dict() for receipt in receipts],
