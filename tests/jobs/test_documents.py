@@ -13,6 +13,7 @@ from jobs.build import build
 from pipeline.config import RunConfig, parse_config
 from pipeline.mixing import PlanError
 from pipeline.planning import plan_key
+from pipeline.report import report
 from pipeline.shard.manifest import load_manifest
 from pipeline.shard.reader import open_plan, open_shards
 from pipeline.verify import verify
@@ -141,6 +142,19 @@ def test_a_source_may_have_its_own_policy_and_a_part_of_an_epoch(tmp_path: Path)
     assert first.unselected_tokens == 2 * 912 - first.tokens
     assert (first.too_long_documents, first.too_short_documents) == (4, 0)
     assert (second.too_long_documents, second.too_short_documents) == (0, 1)
+
+    figures = report(root)
+    mixture = {source["name"]: source for source in figures["sources"]}
+    assert mixture["a"]["asked_share"] == pytest.approx(0.7)
+    assert mixture["a"]["share"] == pytest.approx(0.7, abs=0.02)
+    assert mixture["a"]["epochs"] == first.tokens / 912
+    assert mixture["b"]["epochs"] == second.tokens / 410
+    for source in mixture.values():
+        assert 0 < source["behind_tokens"] <= CONTEXT  # two sources: one piece
+        assert 0 < source["ahead_tokens"] <= CONTEXT
+    steps = pq.read_table(root / "steps.parquet").to_pylist()
+    shares = [step["source_tokens"][0] / step["tokens"] for step in steps]
+    assert mixture["a"]["share_cv"] == pytest.approx(np.std(shares) / np.mean(shares))
 
 
 @pytest.mark.parametrize(
