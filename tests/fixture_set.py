@@ -132,6 +132,11 @@ class Rule:
         """Of books and web."""
         return (2, 1) if self.longer_than_context == "cut" else (4, 1)
 
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Of books and web, such that the stream keeps to them."""
+        return (3.0, 1.0) if self.longer_than_context == "drop" else (0.8, 0.2)
+
     def taken(self, length: int) -> int:
         if length < self.min_tokens:
             return 0
@@ -372,7 +377,7 @@ def _segment_source(
     whole = _cut(source, 0, range(len(lengths)), rule)
     entry: dict[str, Any] = {
         "source": source,
-        "weight": None,
+        "weight": rule.weights[source],
         "max_epochs": max_epochs,
         "longer_than_context": rule.longer_than_context,
         "min_tokens": rule.min_tokens,

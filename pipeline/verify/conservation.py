@@ -1,13 +1,14 @@
 """Conservation: no token of the stream is lost or doubled, and documents stay whole.
 
 Two sorts of all pieces, the tail's included, through buckets on disk. By position, the pieces must
-lie end to end from 0 to the stream's length. By document, the pieces of an epoch must be disjoint,
-whole parts of S tokens, and together all that is taken of every document, in every epoch but the
-last one of each source.
+lie end to end from 0 to the stream's length, and the sources' tokens keep to their quotas. By
+document, the pieces of an epoch must be disjoint, whole parts of S tokens, and together all that is
+taken of every document, in every epoch but the last one of each source.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,8 +16,9 @@ import numpy as np
 
 from pipeline.shard.manifest import Manifest
 from pipeline.verify.part import row_group_of
+from pipeline.verify.quotas import Quotas
 from pipeline.verify.result import Progress, VerifyError
-from pipeline.verify.selection import StreamCounts, taken_tokens
+from pipeline.verify.selection import PassCounts, StreamCounts, has_ended, taken_tokens
 from pipeline.verify.spool import Spool
 from pipeline.verify.stores import RawStore
 
@@ -65,6 +67,8 @@ class Conservation:
         self._stream = Spool(scratch, f"stream-{segment}", PIECE)
         self._documents: dict[tuple[int, int], Spool] = {}
         self._name = f"documents-{segment}"
+        self._end = np.zeros(len(stores), np.int64)
+        """Of each source's last piece, in the stream."""
         self.counts = StreamCounts()
 
     def add(self, pieces: np.ndarray) -> None:
@@ -78,6 +82,8 @@ class Conservation:
                 self._documents[key] = Spool(self._scratch, name, PIECE)
             self._documents[key].add(self._weight(source, mine["doc_id"]), mine)
             tokens = int((mine["stop"] - mine["start"]).sum())
+            end = int((mine["position"] + mine["stop"] - mine["start"]).max())
+            self._end[source] = max(self._end[source], end)
             taken = self._taken(source, self._stores[source].lengths[mine["doc_id"]])
             first = mine["start"] == 0
             self.counts.documents += int(first.sum())
@@ -86,13 +92,25 @@ class Conservation:
             self.counts.tokens += tokens
         self.counts.pieces += len(pieces)
 
-    def check(self, progress: Progress) -> StreamCounts:
+    def check(self, passes: Sequence[PassCounts], progress: Progress) -> StreamCounts:
         """Check all that was collected.
 
+        Args:
+            passes: what a pass takes of each of the segment's sources.
+            progress: told of buckets and epochs.
+
         Raises:
-            VerifyError: the first gap or overlap.
+            VerifyError: the first gap, overlap, or piece after which the mixture does not hold.
         """
-        self._check_stream(progress)
+        until = self._segment.stream_tokens
+        if self._segment.at_source_end == "drop":
+            ends = [
+                int(self._end[entry.source])
+                for entry, whole in zip(self._segment.sources, passes, strict=True)
+                if has_ended(self._segment, entry, whole, self.counts)
+            ]
+            until = min(ends, default=until)
+        self._check_stream(Quotas(self._segment, passes, until), progress)
         for done, (source, epoch) in enumerate(sorted(self._documents)):
             progress("documents", done, len(self._documents))
             self._check_epoch(source, epoch)
@@ -100,8 +118,8 @@ class Conservation:
         progress("documents", len(self._documents), len(self._documents))
         return self.counts
 
-    def _check_stream(self, progress: Progress) -> None:
-        """Sorted by position, pieces lie end to end."""
+    def _check_stream(self, quotas: Quotas, progress: Progress) -> None:
+        """Sorted by position, pieces lie end to end, and sources keep their quotas."""
         length, expected = self._segment.stream_tokens, 0
         buckets = -(-length // self._bucket_tokens)
         for bucket in range(buckets):
@@ -117,6 +135,9 @@ class Conservation:
                 self._fail(piece, f"is at stream position {piece['position']}, but the pieces "
                            f"before it end at {end}: they {what}")  # fmt: skip
             expected = int(stop[-1]) if len(stop) else expected
+            offender = quotas.first_offender(pieces["source"], pieces["stop"] - pieces["start"])
+            if offender is not None:
+                self._fail(pieces[offender[0]], offender[1])
         progress("stream", buckets, buckets)
         if expected != length:
             raise VerifyError(

@@ -11,7 +11,6 @@ import numpy as np
 
 from pipeline.shard.manifest import Manifest, Segment, SegmentSource
 from pipeline.verify.result import VerifyError
-from pipeline.verify.stores import RawStore
 
 _POLICIES = ("cut", "truncate", "drop", "error")
 _BLOCK = 1 << 20
@@ -35,6 +34,18 @@ class StreamCounts:
     tokens_of: Counter[tuple[int, int]] = field(default_factory=Counter)
     documents_of: Counter[tuple[int, int]] = field(default_factory=Counter)
     pieces_of: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+
+@dataclass
+class PassCounts:
+    """What one pass takes of a source, and by reason what it leaves out or cuts off."""
+
+    documents: int = 0
+    tokens: int = 0
+    pieces: int = 0
+    """Parts of S tokens, the last of a document shorter."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """By the name of the segment's field."""
 
 
 def entry_of(segment: Segment, source: int) -> SegmentSource:
@@ -80,15 +91,50 @@ def check_policies(manifest: Manifest) -> None:
                 )
 
 
+def count_pass(segment: Segment, source: int, lengths: np.ndarray) -> PassCounts:
+    """Count what a pass takes of a source, in one go through its lengths."""
+    counts = PassCounts()
+    entry, longest = entry_of(segment, source), segment.context_length
+    for first in range(0, len(lengths), _BLOCK):
+        tokens = lengths[first : first + _BLOCK].astype(np.int64)
+        taken = taken_tokens(segment, source, tokens)
+        short = tokens < entry.min_tokens
+        counts.documents += int((taken > 0).sum())
+        counts.tokens += int(taken.sum())
+        counts.pieces += int((-(-taken // longest)).sum())
+        left = {
+            "too_short": short,
+            "too_long": ~short & (taken == 0),
+            "truncated": (taken > 0) & (taken < tokens),
+        }
+        for reason in REASONS:
+            at = left[reason]
+            counts.left_out[f"{reason}_documents"] += int(at.sum())
+            counts.left_out[f"{reason}_tokens"] += int((tokens - taken)[at].sum())
+    return counts
+
+
+def has_ended(
+    segment: Segment, entry: SegmentSource, whole: PassCounts, stream: StreamCounts
+) -> bool:
+    """Whether a source has no epoch left, or at least no piece of S tokens in its last one."""
+    complete = all(
+        stream.tokens_of[entry.source, epoch] == whole.tokens
+        for epoch in range(int(entry.max_epochs))
+    )
+    limit, last = _last_pass(entry, whole, stream)
+    return complete and last + segment.context_length > limit
+
+
 def check_selection(
-    manifest: Manifest, number: int, stores: Sequence[RawStore], stream: StreamCounts
+    manifest: Manifest, number: int, passes: Sequence[PassCounts], stream: StreamCounts
 ) -> None:
     """What a segment says of its sources is what lengths and pieces give.
 
     Args:
         manifest: of the set.
         number: of the segment.
-        stores: the sources' checked token stores.
+        passes: what a pass takes of each of the segment's sources.
         stream: the segment's pieces, each found to be one that its source may have.
 
     Raises:
@@ -96,9 +142,7 @@ def check_selection(
             a stream that ends where it may not.
     """
     segment, path = manifest.segments[number], manifest.directory / "manifest.json"
-    ended = []
-    for place, entry in enumerate(segment.sources):
-        whole = _count(segment, entry.source, stores[entry.source].lengths)
+    for place, (entry, whole) in enumerate(zip(segment.sources, passes, strict=True)):
         for name, value in _expected(entry, whole, stream).items():
             found = getattr(entry, name)
             if found != value:
@@ -113,60 +157,32 @@ def check_selection(
                 f"tokens; max_epochs {entry.max_epochs} allows {limit}",
                 path=manifest.directory / "plan",
             )
-        complete = all(
-            stream.tokens_of[entry.source, epoch] == whole["tokens"]
-            for epoch in range(int(entry.max_epochs))
-        )
-        ended.append(complete and last + segment.context_length > limit)
+    ended = [
+        has_ended(segment, entry, whole, stream)
+        for entry, whole in zip(segment.sources, passes, strict=True)
+    ]
     _check_end(segment, ended, manifest)
 
 
-def _count(segment: Segment, source: int, lengths: np.ndarray) -> Counter[str]:
-    """What a pass takes of a source, and what it does not, in one go through its lengths."""
-    total: Counter[str] = Counter()
-    entry, longest = entry_of(segment, source), segment.context_length
-    for first in range(0, len(lengths), _BLOCK):
-        tokens = lengths[first : first + _BLOCK].astype(np.int64)
-        taken = taken_tokens(segment, source, tokens)
-        short = tokens < entry.min_tokens
-        total["documents"] += int((taken > 0).sum())
-        total["tokens"] += int(taken.sum())
-        total["pieces"] += int((-(-taken // longest)).sum())
-        left = {
-            "too_short": short,
-            "too_long": ~short & (taken == 0),
-            "truncated": (taken > 0) & (taken < tokens),
-        }
-        for reason in REASONS:
-            at = left[reason]
-            total[f"{reason}_documents"] += int(at.sum())
-            total[f"{reason}_tokens"] += int((tokens - taken)[at].sum())
-    return total
-
-
-def _expected(entry: SegmentSource, whole: Counter[str], stream: StreamCounts) -> dict[str, int]:
+def _expected(entry: SegmentSource, whole: PassCounts, stream: StreamCounts) -> dict[str, int]:
     """The counts of a segment's entry."""
-    passes = 1 + max((epoch for source, epoch in stream.tokens_of if source == entry.source),
-                     default=0)  # fmt: skip
+    epochs = [epoch for source, epoch in stream.tokens_of if source == entry.source]
+    passes = 1 + max(epochs, default=0)
     last = (entry.source, passes - 1)
     return {
         "passes": passes,
         "tokens": sum(stream.tokens_of[entry.source, epoch] for epoch in range(passes)),
-        "unselected_documents": whole["documents"] - stream.documents_of[last],
-        "unselected_pieces": whole["pieces"] - stream.pieces_of[last],
-        "unselected_tokens": whole["tokens"] - stream.tokens_of[last],
-        **{
-            f"{reason}_{unit}": whole[f"{reason}_{unit}"]
-            for reason in REASONS
-            for unit in ("documents", "tokens")
-        },
+        "unselected_documents": whole.documents - stream.documents_of[last],
+        "unselected_pieces": whole.pieces - stream.pieces_of[last],
+        "unselected_tokens": whole.tokens - stream.tokens_of[last],
+        **whole.left_out,
     }
 
 
-def _last_pass(entry: SegmentSource, whole: Counter[str], stream: StreamCounts) -> tuple[int, int]:
+def _last_pass(entry: SegmentSource, whole: PassCounts, stream: StreamCounts) -> tuple[int, int]:
     """Tokens that the pass after all whole ones may have, and those that it has."""
     epochs = Fraction(str(entry.max_epochs))
-    limit = (epochs - int(epochs)) * whole["tokens"]
+    limit = (epochs - int(epochs)) * whole.tokens
     return int(limit), stream.tokens_of[entry.source, int(epochs)]
 
 

@@ -26,11 +26,14 @@ LENGTHS = {
     "a": [*([7, 20, 32, 5, 12] * 12), *LONG],  # 60 documents of 912 tokens, 4 of 447
     "b": [3, 90, *([16] * 20)],
 }
+ONE = {"one": [21]}
 
 
-def config_of(directory: Path, **tables: Any) -> RunConfig:
+def config_of(
+    directory: Path, lengths_of: dict[str, list[int]] = LENGTHS, **tables: Any
+) -> RunConfig:
     sources = []
-    for seed, (name, lengths) in enumerate(LENGTHS.items()):
+    for seed, (name, lengths) in enumerate(lengths_of.items()):
         path = directory / f"{name}.jsonl"
         if not path.exists():
             write_jsonl(path, texts_of_lengths(lengths, seed=seed))
@@ -155,6 +158,37 @@ def test_a_source_may_have_its_own_policy_and_a_part_of_an_epoch(tmp_path: Path)
     steps = pq.read_table(root / "steps.parquet").to_pylist()
     shares = [step["source_tokens"][0] / step["tokens"] for step in steps]
     assert mixture["a"]["share_cv"] == pytest.approx(np.std(shares) / np.mean(shares))
+
+
+@pytest.mark.parametrize(
+    ("policy", "at_source_end"), [("concat", "stop"), ("concat", "drop"), ("wlb", "drop")]
+)
+def test_a_source_of_one_document_keeps_its_thousandth(
+    policy: str, at_source_end: str, tmp_path: Path
+) -> None:
+    config = config_of(
+        tmp_path,
+        LENGTHS | ONE,
+        a={"weight": 0.899, "max_epochs": 11.25},
+        b={"weight": 0.1, "max_epochs": 2},
+        one={"weight": 0.001, "max_epochs": 2000},
+        mixture={"at_source_end": at_source_end, "target_tokens": 16_000},
+        packing={
+            "num_micro_batches": 2, "context_length": CONTEXT, "max_tokens": 48, "policy": policy,
+        },
+    )  # fmt: skip
+    build(config, tmp_path / "out", QUIET)
+    verify(tmp_path / "out")
+    manifest = load_manifest(tmp_path / "out")
+    [first, second, one] = manifest.segments[0].sources
+    if at_source_end == "stop":  # b has 826 tokens in two passes: the tenth of 8,260
+        assert second.tokens == 826
+        assert 8_260 - 320 <= manifest.segments[0].stream_tokens <= 8_260 + 480
+        assert abs(one.tokens - manifest.segments[0].stream_tokens / 1000) < CONTEXT
+    else:
+        assert first.passes == 12
+        assert second.unselected_tokens == 0
+        assert manifest.segments[0].stream_tokens > 15_900
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,10 @@ SELECTION_LAWS: dict[str, tuple[Change, str]] = {
         of_source(1, min_tokens=6), "min_tokens or longer_than_context of its source leaves out"),
     "pieces are of the parts of S": (
         segment(context_length=24), "one of the parts of 24 tokens"),
+    "sources keep their quotas": (
+        of_source(0, weight=0.2), "too far from the"),
+    "sources keep their quotas without weights too": (
+        both(of_source(0, weight=None), of_source(1, weight=None)), "too far from the"),
     "policies are known": (
         of_source(1, longer_than_context="split"), "longer_than_context is 'split'"),
     "sources stand once": (of_source(1, source=0), "segments.0.sources are [0, 0]"),
