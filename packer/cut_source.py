@@ -87,12 +87,12 @@ class SetAside:
     Of truncated documents, `truncated_tokens` are those after the first S.
     """
 
-    too_short_documents: int = 0
-    too_short_tokens: int = 0
-    too_long_documents: int = 0
-    too_long_tokens: int = 0
-    truncated_documents: int = 0
-    truncated_tokens: int = 0
+    too_short_documents: int
+    too_short_tokens: int
+    too_long_documents: int
+    too_long_tokens: int
+    truncated_documents: int
+    truncated_tokens: int
 
 
 class CutSource:

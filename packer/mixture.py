@@ -18,7 +18,8 @@ B(k + 1), since the one that is dropped is the furthest behind.
 
 Weights are integers w that sum to at most 2^30, W their sum over the sources still in; a quota's
 deficit is kept times W, exact in int64: it grows by w x tokens for every piece of any source, and
-falls by W x tokens for a piece of its own.
+falls by W x tokens for a piece of its own. By the bounds it stays below n x S x 2^30, which
+`Stream` keeps below 2^63.
 """
 
 from __future__ import annotations

@@ -200,11 +200,15 @@ def harmonic(first: int, last: int) -> Fraction:
     return sum((Fraction(1, k) for k in range(first, last + 1)), Fraction(0))
 
 
-def check_quotas(pieces: Pieces, weights: np.ndarray, longest: int, *, stop: bool) -> np.ndarray:
-    """Check the bounds of packer/mixture.py after every piece; the twin of its own figures.
+def check_quotas(
+    pieces: Pieces, weights: np.ndarray, longest: int, *, stop: bool
+) -> tuple[np.ndarray, int]:
+    """Check the bounds of packer/mixture.py after every piece.
 
-    A source is out when another is further ahead than its turn allows; which is told by asking
-    who should have been next.
+    A source has dropped out where it is furthest behind and still not next.
+
+    Returns:
+        The furthest behind and ahead, (2, sources), and how many sources have dropped out.
     """
     count = len(weights)
     emitted = [0] * count
@@ -232,7 +236,7 @@ def check_quotas(pieces: Pieces, weights: np.ndarray, longest: int, *, stop: boo
         emitted[number] += tokens
         last[number] = tokens
         check()
-    return furthest
+    return furthest, count - len(left)
 
 
 EXTREME = [
@@ -271,13 +275,28 @@ def test_quotas_hold_along_the_whole_stream(
     )
     run = stream.chunks(64)
     pieces = Pieces.concatenate(list(run))
-    furthest = check_quotas(pieces, stream.weights, 16, stop=stop)
+    furthest, _ = check_quotas(pieces, stream.weights, 16, stop=stop)
     selection = run.selection()
     found = np.stack([selection.behind_tokens, selection.ahead_tokens])
     # The twin learns of a drop only when somebody else is next, so not of those at the very end.
     assert np.all(found >= furthest)
     if stop:
         assert found.tolist() == furthest.tolist()
+
+
+def test_quotas_hold_while_sources_drop_out_one_by_one() -> None:
+    rng = np.random.default_rng(3)
+    drops = 0
+    for seed in range(40):
+        count = int(rng.integers(3, 7))
+        sources = [
+            source(rng.choice([1, 7, 60], size=rng.integers(1, 12)).tolist(), weight)
+            for weight in rng.choice([1.0, 1.0, 2.0, 9.0], size=count).tolist()
+        ]
+        stream = Stream(sources, seed=seed, context_length=60, at_source_end="drop")
+        _, dropped = check_quotas(whole(stream), stream.weights, 60, stop=False)
+        drops += dropped
+    assert drops > 60
 
 
 def test_how_far_sources_were_from_their_quotas_is_counted() -> None:
