@@ -24,6 +24,11 @@ _BALANCE_ROWS = (
     ("max_tokens_seen", "most tokens in a micro-batch", ",d"),
     ("steps", "steps", ",d"),
 )
+_SET_ASIDE = (
+    ("too_short", "too short"),
+    ("too_long", "too long"),
+    ("truncated", "truncated"),
+)
 _CP_COLUMNS = ("cp_attention", "cp_tokens", "tile_waste", "kv_cut", "kv_needed")
 
 
@@ -60,8 +65,11 @@ def plan(receipt: dict[str, Any], figures: dict[str, Any]) -> None:
     )
     table.add_row("placed", f"{totals['placed_tokens']:,}", "", "")
     table.add_row("tail", f"{totals['tail_tokens']:,}", f"{totals['tail_pieces']:,}", "")
-    table.add_row("not selected", f"{totals['unselected_tokens']:,}", "", "")
     table.add_row("cut", "", "", f"{totals['cut_documents']:,}")
+    for reason, label in (("unselected", "not selected"), *_SET_ASIDE):
+        tokens, documents = totals[f"{reason}_tokens"], totals[f"{reason}_documents"]
+        if documents or reason == "unselected":
+            table.add_row(f"{label}, first pass", f"{tokens:,}", "", f"{documents:,}")
     _console().print(table)
     balance({segment["policy"]: figures}, "balance")
 
@@ -76,10 +84,10 @@ def report(directory: Path, figures: dict[str, Any]) -> None:
         f"rejected: {words}\n"
         f"{figures['steps']:,} steps of {figures['num_micro_batches']} micro-batches, "
         f"S {figures['context_length']:,}, S_max {figures['max_tokens']:,}, "
-        f"A {figures['intake_tokens']:,}; tail {figures['tail_tokens']:,} tokens, "
-        f"not selected {figures['unselected_tokens']:,}; dp {figures['dp_size']}, "
-        f"pp {figures['pp_size']}"
+        f"A {figures['intake_tokens']:,}; tail {figures['tail_tokens']:,} tokens; "
+        f"dp {figures['dp_size']}, pp {figures['pp_size']}"
     )
+    _sources(console, figures["sources"])
     possible = {name: row for name, row in figures["baselines"].items() if row is not None}
     for name in figures["baselines"].keys() - possible.keys():
         console.print(f"{name}: no plan within the same bounds")
@@ -91,6 +99,33 @@ def report(directory: Path, figures: dict[str, Any]) -> None:
             cells = [f"{measures[name]:.4f}" for name in _CP_COLUMNS]
             table.add_row(f"{degree}, {measures['strategy']}", *cells)
         console.print(table)
+
+
+def _sources(console: Console, sources: Sequence[dict[str, Any]]) -> None:
+    """The mixture, and what was set aside of each source in one pass."""
+    table = _table(
+        "mixture",
+        ["source", "asked", "got", "behind, ahead (tokens)", "share per step, cv", "epochs"],
+    )
+    for source in sources:
+        table.add_row(
+            source["name"],
+            f"{source['asked_share']:.4f}",
+            f"{source['share']:.4f}",
+            f"{source['behind_tokens']:,}, {source['ahead_tokens']:,}",
+            f"{source['share_cv']:.3f}",
+            f"{source['epochs']:.2f} of {source['max_epochs']}",
+        )
+    console.print(table)
+    reasons = (("unselected", "not selected, last pass"), *_SET_ASIDE)
+    table = _table("documents (tokens) set aside", ["source", *(label for _, label in reasons)])
+    for source in sources:
+        cells = [
+            f"{source[f'{reason}_documents']:,} ({source[f'{reason}_tokens']:,})"
+            for reason, _ in reasons
+        ]
+        table.add_row(source["name"], *cells)
+    console.print(table)
 
 
 def policies(rows: Sequence[dict[str, Any]]) -> None:

@@ -92,6 +92,10 @@ def move_tokens(
         root=str(root),
         scratch=str(scratch_of(root, plan_key)),
         stores=tuple(str(store.directory) for store in stores),
+        truncates=tuple(
+            config.documents_of(source).longer_than_context == "truncate"
+            for source in config.sources
+        ),
         dtype=dtype,
         num_parts=num_parts,
         num_groups=RunGroups.of(stores, run_tokens=config.shards.run_tokens).count,

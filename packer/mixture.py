@@ -2,14 +2,24 @@
 
 The next piece comes from the source that is furthest behind its quota: the largest
 weight x tokens emitted so far - its own tokens emitted, ties by source order. This depends on
-running totals alone, so it can stop and go on anywhere. A source is never ahead of its quota by
-more than the piece it has just emitted, and never behind by more than (1 + 1/2 + ... + 1/(n - 1))
-longest pieces, n the number of sources; both hold along the whole stream, not only at its end,
-until a source is dropped.
+running totals alone, so it can stop and go on anywhere.
+
+The bounds, after every piece and not only at the stream's end: a source is never ahead of its
+quota by more than the last piece it has emitted, and never behind by more than
+1 + 1/2 + ... + 1/(n - 1) longest pieces, n the number of sources. When a source is dropped, those
+left have quotas of the tokens that they alone have emitted, and what the dropped one was behind is
+shared among them: after r drops nobody is ahead by more than before, nor behind by more than
+(r + 1) (1/(r + 1) + ... + 1/(n - 1)) longest pieces.
+
+Why: let B(k) bound what any k sources are behind together. Of the source that is furthest behind
+and any k others, the k hold at most k/(k + 1) of B(k + 1), and a piece adds at most itself to them.
+So B(k) = k (1/k + ... + 1/(n - 1)) holds for ever if it holds at the start. A drop makes B(k) of
+B(k + 1), since the one that is dropped is the furthest behind.
 
 Weights are integers w that sum to at most 2^30, W their sum over the sources still in; a quota's
 deficit is kept times W, exact in int64: it grows by w x tokens for every piece of any source, and
-falls by W x tokens for a piece of its own.
+falls by W x tokens for a piece of its own. By the bounds it stays below n x S x 2^30, which
+`Stream` keeps below 2^63.
 """
 
 from __future__ import annotations
@@ -32,6 +42,9 @@ TARGET_REACHED = -2
 def integer_weights(weights: Sequence[float | int]) -> Int64:
     """Weights as integers that sum to exactly 2^30, by largest remainder, each at least 1.
 
+    A weight counts as the decimal that it is written as, so 0.3 and 0.7 are the same as 30 and 70.
+    All of it is exact, for weights of any magnitudes.
+
     Args:
         weights: positive and finite, one a source, in any unit.
 
@@ -39,7 +52,7 @@ def integer_weights(weights: Sequence[float | int]) -> Int64:
         int64 (sources,). A weight is off by less than 2^-30 of the whole, unless it is below
         that itself: then it counts as 2^-30, and the largest weight pays.
     """
-    exact = [Fraction(weight) for weight in weights]
+    exact = [Fraction(str(weight)) for weight in weights]
     shares = [weight * WEIGHT_SUM / sum(exact) for weight in exact]
     whole = [max(1, int(share)) for share in shares]
     by_remainder = sorted(range(len(shares)), key=lambda i: whole[i] - shares[i])  # stable
@@ -63,6 +76,8 @@ class Mixer:
         self._target_tokens = target_tokens
         self.emitted_tokens: Int64 = np.zeros_like(weights)
         """Tokens emitted so far by each source, (sources,)."""
+        self._extremes = np.zeros((2, len(weights)), dtype=np.int64)  # deficit: most, least
+        self._deviation = np.zeros((2, len(weights)), dtype=np.int64)
 
     def pick(self, tokens: Int64, head: Int64, tail: Int64, picked: Int64) -> tuple[int, int]:
         """Pick pieces until `picked` is full, a source's queue is empty or the target is reached.
@@ -79,14 +94,37 @@ class Mixer:
         """
         room = self._target_tokens - int(self.emitted_tokens.sum())
         return merge_queues(
-            tokens, head, tail, self._weight, self._deficit, self.emitted_tokens, room, picked
+            tokens,
+            head,
+            tail,
+            self._weight,
+            self._deficit,
+            self._extremes,
+            self.emitted_tokens,
+            room,
+            picked,
         )
+
+    def deviation(self) -> Int64:
+        """The furthest that each source has been from its quota, in tokens, rounded up.
+
+        Returns:
+            int64 (2, sources): behind, ahead; taken after every piece so far.
+        """
+        scale = int(self._weight.sum()) or 1
+        # Behind is furthest just before a source's turn, ahead just after; only those still
+        # waiting for a turn may be further behind by now.
+        behind = np.maximum(self._extremes[0], self._deficit)
+        extremes = np.stack([behind, -self._extremes[1]])
+        return np.maximum(self._deviation, -(-extremes // scale))
 
     def drop(self, source: int) -> bool:
         """Take a source out and share its quota among the rest; False if it was the last.
 
         The quotas of those left are taken of the tokens that they alone have emitted.
         """
+        self._deviation = self.deviation()
+        self._extremes[:] = 0
         self._weight[source] = 0
         scale = int(self._weight.sum())
         left = [int(i) for i in np.flatnonzero(self._weight)]
@@ -105,11 +143,15 @@ def merge_queues(
     tail: Int64,
     weight: Int64,
     deficit: Int64,
+    extremes: Int64,
     emitted_tokens: Int64,
     room: int,
     picked: Int64,
 ) -> tuple[int, int]:
-    """The loop of `Mixer.pick`; a source of weight 0 is out, at least one is in."""
+    """The loop of `Mixer.pick`; a source of weight 0 is out, at least one is in.
+
+    `extremes` are the largest and the least deficits seen at a source's turns, (2, sources).
+    """
     scale = 0
     for source in range(len(weight)):
         scale += weight[source]
@@ -127,7 +169,9 @@ def merge_queues(
         head[behind] += 1
         room -= length
         emitted_tokens[behind] += length
+        extremes[0, behind] = max(extremes[0, behind], deficit[behind])
         for source in range(len(weight)):
             deficit[source] += weight[source] * length
         deficit[behind] -= scale * length
+        extremes[1, behind] = min(extremes[1, behind], deficit[behind])
     return len(picked), ALL_PICKED

@@ -21,8 +21,8 @@ class Pieces:
     """Pieces in the order in which the caller wants them, all arrays int64 of shape (pieces,).
 
     `position` is the number of stream tokens before a piece; sorted by it, the pieces of a stream
-    lie end to end. `doc_tokens` is the length of the whole document, so that a piece knows whether
-    its last token has a successor.
+    lie end to end. `doc_tokens` is the length of the whole document, or of what is left of one that
+    is truncated, so that a piece knows whether its last token has a successor.
     """
 
     source: Int64

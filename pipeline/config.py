@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -27,8 +28,16 @@ class ConfigError(ValueError):
 
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+LongDocuments = Literal["cut", "truncate", "drop", "error"]
 _MANY = 2**31 - 1
 """No count of a step goes beyond this."""
+
+
+def _whole_if_so(value: float) -> float:
+    return int(value) if value == int(value) else value
+
+
+Epochs = Annotated[float, AfterValidator(_whole_if_so), Field(gt=0, le=_MANY, allow_inf_nan=False)]
 
 
 class _Table(BaseModel):
@@ -52,7 +61,10 @@ class TokenizerConfig(_Table):
 
 
 class SourceConfig(_Table):
-    """One corpus: where its files are and how they are read."""
+    """One corpus: where its files are, how they are read, and what of them is used.
+
+    `min_tokens` and `longer_than_context` stand before those of `DocumentsConfig`.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     paths: tuple[NonEmpty, ...] = Field(min_length=1)
@@ -65,7 +77,9 @@ class SourceConfig(_Table):
     dataset_split: NonEmpty | None = None
     pattern: str = "*"
     weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    max_epochs: int = Field(default=1, ge=1, le=_MANY)
+    max_epochs: Epochs = 1
+    min_tokens: int | None = Field(default=None, ge=1, le=_MANY)
+    longer_than_context: LongDocuments | None = None
 
     @model_validator(mode="after")
     def _dataset(self) -> SourceConfig:
@@ -83,6 +97,13 @@ class SourceConfig(_Table):
         if self.duplicate_ids != "count" and self.id_column is None:
             raise ValueError(f'duplicate_ids is "{self.duplicate_ids}" but id_column is not set')
         return self
+
+
+class DocumentsConfig(_Table):
+    """Which documents are used, and what becomes of those longer than the context."""
+
+    min_tokens: int = Field(default=1, ge=1, le=_MANY)
+    longer_than_context: LongDocuments = "cut"
 
 
 class RejectSettings(_Table):
@@ -203,6 +224,7 @@ class RunConfig(_Table):
     tokenizer: TokenizerConfig
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     rejects: RejectSettings = RejectSettings()
+    documents: DocumentsConfig = DocumentsConfig()
     mixture: MixtureConfig = MixtureConfig()
     packing: PackingSettings
     workload: WorkloadSettings
@@ -225,6 +247,15 @@ class RunConfig(_Table):
                 f"packing.num_micro_batches {self.packing.num_micro_batches}"
             )
         return self
+
+    def documents_of(self, source: SourceConfig) -> DocumentsConfig:
+        """What holds for a source: its own settings, or those of all."""
+        own = {
+            "min_tokens": source.min_tokens,
+            "longer_than_context": source.longer_than_context,
+        }
+        given = {name: value for name, value in own.items() if value is not None}
+        return self.documents.model_copy(update=given)
 
     @property
     def at_source_end(self) -> str:

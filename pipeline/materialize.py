@@ -27,11 +27,16 @@ from pipeline.shard.writer import FileReceipt, write_part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveJob:
-    """What every task of a materialization shares; small enough to send to each."""
+    """What every task of a materialization shares; small enough to send to each.
+
+    `truncates` says of each source whether its documents end after S tokens: then no piece of it
+    has a next token.
+    """
 
     root: str
     scratch: str
     stores: tuple[str, ...]
+    truncates: tuple[bool, ...]
     dtype: str
     num_parts: int
     num_groups: int
@@ -105,7 +110,7 @@ def _gather(job: MoveJob, pieces: InverseSlice) -> tuple[np.ndarray, np.ndarray]
             _check_part(job.stores[source], part)
         found = store.gather(doc_id, start, stop)
         _scatter(ids, starts[mine], stop - start, found)
-        inside = stop < store.lengths_of(doc_id)
+        inside = (stop < store.lengths_of(doc_id)) & (not job.truncates[source])
         labels[mine[inside]] = store.gather(doc_id[inside], stop[inside], stop[inside] + 1)
     return ids, labels
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from packer.packing.packer import Packer, PackingError, pack, with_lower_intake
 from packer.plan import PackingConfig, Pieces
-from packer.stream import SourceLengths, Stream
+from packer.stream import Stream
 from packer.tuning import tune_thresholds
 from packer.workload import SCALE, Workload, crossover_of
 from pipeline.config import (
@@ -26,6 +26,7 @@ from pipeline.config import (
     WorkloadSettings,
     fingerprint,
 )
+from pipeline.mixing import PlanError, open_stream, segment_sources, selection_totals
 from pipeline.plan_parts import PlanParts, tail_table
 from pipeline.runs import RunGroups
 from pipeline.shard.manifest import Segment, SegmentSource
@@ -36,10 +37,6 @@ log = logging.getLogger(__name__)
 
 _TUNING_PIECES = 400_000
 """The head of the stream that thresholds are tuned on."""
-
-
-class PlanError(ValueError):
-    """No plan can be made; the message says which setting is in the way."""
 
 
 def resolve_workload(settings: WorkloadSettings) -> Workload:
@@ -78,44 +75,17 @@ def packing_config(settings: PackingSettings) -> PackingConfig:
     )
 
 
-def open_stream(stores: Sequence[TokenStore], config: RunConfig) -> Stream:
-    """The seeded, mixed stream of pieces over token stores, in the order of `config.sources`.
-
-    Raises:
-        PlanError: a source without documents.
-    """
-    for store in stores:
-        if not store.documents:
-            rejected = store.identity["rejected"]
-            words = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
-            raise PlanError(
-                f"source {store.name!r} has no documents; rejected: {words or 'none'} "
-                f"({store.directory / 'rejects.parquet'}); check its paths, format and "
-                "text_column, or take it out"
-            )
-    sources = [
-        SourceLengths(lengths=store.lengths, weight=source.weight, max_epochs=source.max_epochs)
-        for store, source in zip(stores, config.sources, strict=True)
-    ]
-    try:
-        return Stream(
-            sources,
-            seed=config.mixture.seed,
-            context_length=config.packing.context_length,
-            target_tokens=config.mixture.target_tokens,
-            at_source_end=config.at_source_end,
-        )
-    except ValueError as error:
-        raise PlanError(str(error)) from error
-
-
 def plan_key(store_keys: Sequence[str], config: RunConfig) -> str:
     """What a plan depends on, as 64 hex digits: lengths and the settings of this stage alone."""
     return fingerprint(
         {
             "stores": list(store_keys),
             "sources": [
-                {"weight": source.weight, "max_epochs": source.max_epochs}
+                {
+                    "weight": source.weight,
+                    "max_epochs": source.max_epochs,
+                    **config.documents_of(source).model_dump(),
+                }
                 for source in config.sources
             ],
             "mixture": {**config.mixture.model_dump(), "at_source_end": config.at_source_end},
@@ -202,32 +172,34 @@ def _plan_once(
     run = stream.chunks()
     for steps in packer.steps_of(run):
         parts.add(steps)
-    selected = run.selection()
-    stream_tokens = int(selected.tokens.sum())
+    sources = segment_sources(config, stream, run.selection())
+    stream_tokens = sum(source.tokens for source in sources)
     if not parts.has_steps:
         raise PlanError(
             f"the stream has {stream_tokens} tokens in {len(packer.tail)} pieces, less than one "
             f"step of {bounds.intake_tokens} tokens and {bounds.num_micro_batches} pieces; add "
-            "documents, or lower packing.num_micro_batches or packing.context_length"
+            "documents or epochs, or lower packing.num_micro_batches or packing.context_length"
         )
     receipts = [*parts.finish(), write_table(tail_table(packer.tail), root, "tail.parquet")]
-    unselected = int(selected.unselected_tokens[selected.epoch == 0].sum())
-    segment = _segment(config, bounds, parts.num_parts, parts.num_steps, stream_tokens)
+    segment = _segment(config, bounds, parts, sources)
     return {
         "files": [receipt.as_dict() for receipt in receipts],
         "segment": asdict(segment),
-        "totals": parts.totals(packer.tail) | {"unselected_tokens": unselected},
+        "totals": parts.totals(packer.tail) | selection_totals(sources),
     }
 
 
 def _segment(
-    config: RunConfig, bounds: PackingConfig, parts: int, steps: int, stream_tokens: int
+    config: RunConfig,
+    bounds: PackingConfig,
+    parts: PlanParts,
+    sources: tuple[SegmentSource, ...],
 ) -> Segment:
     return Segment(
         first_step=0,
-        steps=steps,
+        steps=parts.num_steps,
         first_part=0,
-        parts=parts,
+        parts=parts.num_parts,
         num_micro_batches=bounds.num_micro_batches,
         context_length=bounds.context_length,
         max_tokens=bounds.max_tokens,
@@ -237,10 +209,8 @@ def _segment(
         policy=config.packing.policy,
         thresholds=bounds.thresholds,
         seed=config.mixture.seed,
-        sources=tuple(
-            SegmentSource(source=index, weight=source.weight, max_epochs=source.max_epochs)
-            for index, source in enumerate(config.sources)
-        ),
-        stream_tokens=stream_tokens,
+        sources=sources,
+        stream_tokens=sum(source.tokens for source in sources),
         target_tokens=config.mixture.target_tokens,
+        at_source_end=config.at_source_end,
     )

@@ -11,8 +11,9 @@ from packer.workload import Workload
 from pipeline.balance import measure_cp, measure_plan, measure_policy
 from pipeline.built import check_parts, config_of, stores_of, workload_of
 from pipeline.config import ConfigError, ParallelSettings
-from pipeline.planning import open_stream
+from pipeline.mixing import open_stream
 from pipeline.shard.manifest import Segment, load_manifest
+from pipeline.shares import measure_sources
 
 BASELINES = ("concat", "reorder")
 """Policies that a report puts beside the plan: no displacement at all, and none but what does not
@@ -29,8 +30,8 @@ def report(root: Path, *, dp_size: int | None = None, pp_size: int | None = None
 
     Returns:
         Totals of the manifest; the plan's balance of the first segment at the top level; `cp` by
-        degree, the smallest degree's figures at the top level too; `baselines` by policy, None for
-        one that has no plan within the bounds.
+        degree, the smallest degree's figures at the top level too; `sources`, a dict each
+        (`pipeline.shares`); `baselines` by policy, None for one that has no plan within the bounds.
 
     Raises:
         ConfigError: `dp_size` does not divide the micro-batches of a step.
@@ -67,6 +68,7 @@ def report(root: Path, *, dp_size: int | None = None, pp_size: int | None = None
         **measure_plan(root, segment, workload, cluster),
         **{name: smallest[name] for name in ("cp_attention", "cp_tokens") if smallest},
         "cp": by_degree,
+        "sources": measure_sources(root, segment, manifest.sources, stream),
         "baselines": {
             policy: _baseline(policy, stream, segment, workload, cluster) for policy in BASELINES
         },

@@ -7,7 +7,8 @@ consistent on its face, and wrong.
 
 Two sources. `books` has five documents, read in two epochs, longer than S = 16 and so cut; `web`
 has short ones, and one of 40,000 tokens (two digest blocks) that the stream does not reach. N = 2,
-S_max = 20, A = 32, eight steps in two parts, CP degree 2.
+S_max = 20, A = 32, eight steps in two parts, CP degree 2. Where long documents are truncated or
+dropped, `books` is read in four epochs.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from tests.fixture_files import Columns, StoreData, sha256, write_indexes, write
 S, S_MAX, N, A, MAX_PIECES, MAX_DISPLACEMENT = 16, 20, 2, 32, 9, 3
 CROSSOVER, SCALE, CONSTANT = 24, 256, 512
 PARTS = (5, 3)
-"""Steps of each part."""
+"""Steps of each part, where long documents are cut."""
 ROWS_PER_GROUP = 4
 LENGTHS = {"books": [40, 9, 16, 33, 4], "web": [5, 12, 1, 7, 3, 16, 8, 2, 40_000, 6]}
 STORE_PARTS = {"books": [3, 2], "web": [10]}
 """Documents of each part of a token store."""
 VOCABULARY = 50_000
+REASONS, UNITS = ("too_short", "too_long", "truncated"), ("documents", "tokens")
 
 
 @cache
@@ -87,30 +89,60 @@ class SetData:
         (directory / "manifest.sha256").write_text(sha256(directory / "manifest.json") + "\n")
 
 
-def make_set() -> SetData:
+def make_set(longer_than_context: str = "cut", min_tokens: int = 1) -> SetData:
     """The set of this module's docstring."""
     stores = [_store(name, index) for index, name in enumerate(LENGTHS)]
-    pieces = _stream()
-    data = SetData(manifest=_manifest(stores, pieces), stores=stores, pieces=pieces)
-    rows, tail = _pack(pieces)
+    rule = Rule(longer_than_context, min_tokens)
+    pieces = _stream(rule)
+    rows, tail = _pack(pieces, swap=longer_than_context == "cut")
+    steps = len(rows) // N
+    parts = PARTS if longer_than_context == "cut" else (1, steps - 1)
+    assert sum(parts) == steps
+    manifest = _manifest(stores, pieces, parts, rule)
+    data = SetData(manifest=manifest, stores=stores, pieces=pieces)
     first = 0
-    for steps in PARTS:
+    for steps in parts:
         part = rows[first * N : (first + steps) * N]
         data.plan.append(_plan_columns(part, first))
         data.shards.append(_shard_columns(part, data.plan[-1]))
         data.cp.append(_cp_columns(data.plan[-1]))
         first += steps
-    data.steps = _steps_columns(rows)
+    data.steps = _steps_columns(rows, parts)
     data.tail = {name: [piece[name] for piece in tail] for name in schema.TAIL.names[1:]}
     data.tail = {"segment": [0] * len(tail), **data.tail}
     data.manifest["totals"] |= {
-        "steps": sum(PARTS),
+        "steps": sum(parts),
         "placed_tokens": sum(data.steps["tokens"]),
         "targets": sum(data.steps["targets"]),
         "tail_pieces": len(tail),
         "tail_tokens": sum(_tokens(piece) for piece in tail),
     }
     return data
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which documents a pass takes, and what of long ones."""
+
+    longer_than_context: str
+    min_tokens: int
+
+    @property
+    def epochs(self) -> tuple[int, int]:
+        """Of books and web."""
+        return (2, 1) if self.longer_than_context == "cut" else (4, 1)
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Of books and web, such that the stream keeps to them."""
+        return (3.0, 1.0) if self.longer_than_context == "drop" else (0.8, 0.2)
+
+    def taken(self, length: int) -> int:
+        if length < self.min_tokens:
+            return 0
+        if length <= S or self.longer_than_context == "cut":
+            return length
+        return S if self.longer_than_context == "truncate" else 0
 
 
 def length_of(piece: dict[str, int]) -> int:
@@ -130,8 +162,8 @@ def _tokens(piece: dict[str, int]) -> int:
     return piece["doc_stop"] - piece["doc_start"]
 
 
-def _cut(source: int, epoch: int, documents: range) -> list[dict[str, int]]:
-    lengths = list(LENGTHS.values())[source]
+def _cut(source: int, epoch: int, documents: range, rule: Rule) -> list[dict[str, int]]:
+    lengths = [rule.taken(length) for length in list(LENGTHS.values())[source]]
     return [
         {
             "source": source,
@@ -139,21 +171,23 @@ def _cut(source: int, epoch: int, documents: range) -> list[dict[str, int]]:
             "doc_id": doc_id,
             "doc_start": start,
             "doc_stop": min(start + S, lengths[doc_id]),
+            "taken": lengths[doc_id],
         }
         for doc_id in documents
         for start in range(0, lengths[doc_id], S)
     ]
 
 
-def _stream() -> list[dict[str, int]]:
+def _stream(rule: Rule) -> list[dict[str, int]]:
     """Pieces shuffled inside each epoch, web's dealt in between those of books."""
     shuffle = random.Random(5)
     books = []
-    for epoch in range(2):
-        pieces = _cut(0, epoch, range(5))
+    for epoch in range(rule.epochs[0]):
+        pieces = _cut(0, epoch, range(5), rule)
         shuffle.shuffle(pieces)
         books += pieces
-    web = [piece for piece in _cut(1, 0, range(10)) if piece["doc_id"] != 8]
+    reached = [doc_id for doc_id in range(10) if rule.longer_than_context != "cut" or doc_id != 8]
+    web = [piece for piece in _cut(1, 0, range(10), rule) if piece["doc_id"] in reached]
     shuffle.shuffle(web)
     stream = []
     for index, piece in enumerate(books):
@@ -165,8 +199,10 @@ def _stream() -> list[dict[str, int]]:
     return stream
 
 
-def _pack(pieces: list[dict[str, int]]) -> tuple[list[list[dict[str, int]]], list[dict[str, int]]]:
-    """Next fit, then two pieces of steps 0 and 1 change places, so that something is displaced."""
+def _pack(
+    pieces: list[dict[str, int]], *, swap: bool
+) -> tuple[list[list[dict[str, int]]], list[dict[str, int]]]:
+    """Next fit, then two pieces of steps 0 and 1 may change places, so that one is displaced."""
     rows: list[list[dict[str, int]]] = []
     rest = list(pieces)
     while sum(map(_tokens, rest)) >= A and len(rest) >= N:
@@ -175,12 +211,12 @@ def _pack(pieces: list[dict[str, int]]) -> tuple[list[list[dict[str, int]]], lis
             while rest and sum(map(_tokens, row)) + _tokens(rest[0]) <= S_MAX:
                 row.append(rest.pop(0))
             rows.append(row)
-    _swap(rows[:N], rows[N : 2 * N])
+    if swap:
+        _swap(rows[:N], rows[N : 2 * N])
     ordered = []
     for first in range(0, len(rows), N):
         step = rows[first : first + N]
         ordered += sorted(step, key=lambda row: (-workload_of(row), row[0]["position"]))
-    assert len(ordered) == sum(PARTS) * N
     return ordered, rest
 
 
@@ -206,8 +242,7 @@ def _plan_columns(rows: list[list[dict[str, int]]], first_step: int) -> Columns:
     for name in ("source", "epoch", "doc_id", "doc_start", "doc_stop", "position"):
         columns[name] = [[piece[name] for piece in row] for row in rows]
     columns["num_targets"] = [
-        sum(_tokens(piece) - (piece["doc_stop"] == length_of(piece)) for piece in row)
-        for row in rows
+        sum(_tokens(piece) - (piece["doc_stop"] == piece["taken"]) for piece in row) for row in rows
     ]
     columns["workload"] = [workload_of(row) for row in rows]
     return columns
@@ -218,7 +253,7 @@ def _shard_columns(rows: list[list[dict[str, int]]], plan: Columns) -> Columns:
     for row in rows:
         ids, last = [], []
         for piece in row:
-            document = document_tokens(piece["source"], piece["doc_id"], length_of(piece))
+            document = document_tokens(piece["source"], piece["doc_id"], piece["taken"])
             ids += document[piece["doc_start"] : piece["doc_stop"]]
             last += [*document[piece["doc_stop"] : piece["doc_stop"] + 1], schema.NO_LABEL][:1]
         tokens.append(ids)
@@ -249,14 +284,14 @@ def _cp_columns(plan: Columns) -> Columns:
     return columns
 
 
-def _steps_columns(rows: list[list[dict[str, int]]]) -> Columns:
+def _steps_columns(rows: list[list[dict[str, int]]], numbers: tuple[int, int]) -> Columns:
     columns: Columns = {name: [] for name in schema.STEPS.names}
-    parts = [part for part, steps in enumerate(PARTS) for _ in range(steps)]
+    parts = [part for part, steps in enumerate(numbers) for _ in range(steps)]
     for step, part in enumerate(parts):
         step_rows = rows[step * N : (step + 1) * N]
         pieces = [piece for row in step_rows for piece in row]
         work = [workload_of(row) for row in step_rows]
-        targets = sum(_tokens(p) - (p["doc_stop"] == length_of(p)) for p in pieces)
+        targets = sum(_tokens(p) - (p["doc_stop"] == p["taken"]) for p in pieces)
         values = {
             "step": step,
             "segment": 0,
@@ -333,10 +368,41 @@ def _store(name: str, source: int) -> StoreData:
     return StoreData(name, identity, documents, parts, index, table, inputs, rejects, list(lengths))
 
 
-def _manifest(stores: list[StoreData], pieces: list[dict[str, int]]) -> dict[str, Any]:
+def _segment_source(
+    source: int, max_epochs: int, pieces: list[dict[str, int]], rule: Rule
+) -> dict[str, Any]:
+    lengths = list(LENGTHS.values())[source]
+    mine = [piece for piece in pieces if piece["source"] == source]
+    last = [piece for piece in mine if piece["epoch"] == max_epochs - 1]
+    whole = _cut(source, 0, range(len(lengths)), rule)
+    entry: dict[str, Any] = {
+        "source": source,
+        "weight": rule.weights[source],
+        "max_epochs": max_epochs,
+        "longer_than_context": rule.longer_than_context,
+        "min_tokens": rule.min_tokens,
+        "passes": max_epochs,
+        "tokens": sum(map(_tokens, mine)),
+        "unselected_documents": len({p["doc_id"] for p in whole} - {p["doc_id"] for p in last}),
+        "unselected_pieces": len(whole) - len(last),
+        "unselected_tokens": sum(map(_tokens, whole)) - sum(map(_tokens, last)),
+    }
+    short = [n for n in lengths if n < rule.min_tokens]
+    dropped = [n for n in lengths if n >= rule.min_tokens and not rule.taken(n)]
+    truncated = [n - rule.taken(n) for n in lengths if 0 < rule.taken(n) < n]
+    for reason, counts in zip(REASONS, (short, dropped, truncated), strict=True):
+        entry |= {f"{reason}_documents": len(counts), f"{reason}_tokens": sum(counts)}
+    return entry
+
+
+def _manifest(
+    stores: list[StoreData], pieces: list[dict[str, int]], parts: tuple[int, int], rule: Rule
+) -> dict[str, Any]:
     stream_tokens = sum(map(_tokens, pieces))
     firsts = [piece for piece in pieces if piece["doc_start"] == 0]
-    web = sum(_tokens(piece) for piece in pieces if piece["source"] == 1)
+    sources = [
+        _segment_source(source, epochs, pieces, rule) for source, epochs in enumerate(rule.epochs)
+    ]
     return {
         "format": schema.FORMAT,
         "version": 1,
@@ -358,9 +424,9 @@ def _manifest(stores: list[StoreData], pieces: list[dict[str, int]]) -> dict[str
         "segments": [
             {
                 "first_step": 0,
-                "steps": sum(PARTS),
+                "steps": sum(parts),
                 "first_part": 0,
-                "parts": len(PARTS),
+                "parts": len(parts),
                 "num_micro_batches": N,
                 "context_length": S,
                 "max_tokens": S_MAX,
@@ -370,12 +436,10 @@ def _manifest(stores: list[StoreData], pieces: list[dict[str, int]]) -> dict[str
                 "policy": "reorder",
                 "thresholds": [],
                 "seed": 5,
-                "sources": [
-                    {"source": 0, "weight": None, "max_epochs": 2},
-                    {"source": 1, "weight": None, "max_epochs": 1},
-                ],
+                "sources": sources,
                 "stream_tokens": stream_tokens,
                 "target_tokens": None,
+                "at_source_end": "stop",
             }
         ],
         "totals": {
@@ -385,8 +449,13 @@ def _manifest(stores: list[StoreData], pieces: list[dict[str, int]]) -> dict[str
             "stream_documents": len(firsts),
             "stream_tokens": stream_tokens,
             "stream_pieces": len(pieces),
-            "unselected_tokens": sum(LENGTHS["web"]) - web,
-            "cut_documents": sum(_tokens(piece) < length_of(piece) for piece in firsts),
+            **{f"unselected_{unit}": sources[1][f"unselected_{unit}"] for unit in UNITS},
+            **{
+                f"{reason}_{unit}": sum(source[f"{reason}_{unit}"] for source in sources)
+                for reason in REASONS
+                for unit in UNITS
+            },
+            "cut_documents": sum(_tokens(piece) < piece["taken"] for piece in firsts),
         },
         "balance": {},
         "cp": {"2": {"strategy": "per_sequence"}},

@@ -48,35 +48,61 @@ class SlowSource:
     lengths: Sequence[int]
     weight: int
     """An integer; all of them sum to 2^30."""
-    max_epochs: int
+    max_epochs: Fraction
+    min_tokens: int = 1
+    longer_than_context: str = "cut"
 
 
 Piece = tuple[int, int, int, int, int]
 """source, epoch, doc_id, doc_start, doc_stop."""
 
 
+def taken(source: SlowSource, doc_id: int, longest: int) -> int:
+    """Tokens that a pass takes of a document."""
+    length = source.lengths[doc_id]
+    if length < source.min_tokens:
+        return 0
+    if length <= longest or source.longer_than_context == "cut":
+        return length
+    return longest if source.longer_than_context == "truncate" else 0
+
+
 def epoch_pieces(
     source: SlowSource, number: int, epoch: int, seed: int, longest: int
 ) -> list[Piece]:
-    """One pass: first pieces of all documents, then all the extra ones, shuffled."""
+    """One pass: first pieces of all documents, then all the extra ones, shuffled, then sifted."""
+    tokens = [taken(source, d, longest) for d in range(len(source.lengths))]
     ordered = [(d, 0) for d in range(len(source.lengths))]
-    for d, length in enumerate(source.lengths):
-        ordered += [(d, start) for start in range(longest, length, longest)]
+    for d in range(len(source.lengths)):
+        ordered += [(d, start) for start in range(longest, tokens[d], longest)]
     size, key = len(ordered), key_of(seed, number, epoch)
     shuffled = [ordered[permuted(i, size, key)] for i in range(size)]
     return [
-        (number, epoch, d, start, min(start + longest, source.lengths[d])) for d, start in shuffled
+        (number, epoch, d, start, min(start + longest, tokens[d]))
+        for d, start in shuffled
+        if tokens[d]
     ]
+
+
+def all_pieces(source: SlowSource, number: int, seed: int, longest: int) -> list[Piece]:
+    """All passes; the last one, if it is a fraction, ends before the first piece too many."""
+    whole = int(source.max_epochs)
+    out = [p for e in range(whole) for p in epoch_pieces(source, number, e, seed, longest)]
+    last = epoch_pieces(source, number, whole, seed, longest)
+    room = (source.max_epochs - whole) * sum(piece[4] - piece[3] for piece in last)
+    for piece in last:
+        room -= piece[4] - piece[3]
+        if room < 0:
+            break
+        out.append(piece)
+    return out
 
 
 def stream(
     sources: Sequence[SlowSource], *, seed: int, longest: int, target: int | None, stop: bool
 ) -> list[Piece]:
     """The whole stream, each choice from exact totals."""
-    queues = [
-        [p for e in range(s.max_epochs) for p in epoch_pieces(s, number, e, seed, longest)]
-        for number, s in enumerate(sources)
-    ]
+    queues = [all_pieces(s, number, seed, longest) for number, s in enumerate(sources)]
     emitted = [0] * len(sources)
     left = set(range(len(sources)))
     out: list[Piece] = []

@@ -50,11 +50,27 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSource:
-    """A source's part in a segment; weight None stands for the source's own tokens."""
+    """A source's part in a segment: how it was asked for, and what the stream took.
+
+    Weight None stands for the tokens of one pass. docs/FORMAT.md, section 6, has the counts.
+    """
 
     source: int
     weight: float | None
-    max_epochs: int
+    max_epochs: float
+    min_tokens: int
+    longer_than_context: str
+    passes: int
+    tokens: int
+    unselected_documents: int
+    unselected_pieces: int
+    unselected_tokens: int
+    too_short_documents: int
+    too_short_tokens: int
+    too_long_documents: int
+    too_long_tokens: int
+    truncated_documents: int
+    truncated_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +93,14 @@ class Segment:
     sources: tuple[SegmentSource, ...]
     stream_tokens: int
     target_tokens: int | None
+    at_source_end: str
+
+    def truncates(self, source: int) -> bool:
+        """Whether a source's documents end after S tokens, where they then have no label."""
+        return any(
+            entry.source == source and entry.longer_than_context == "truncate"
+            for entry in self.sources
+        )
 
     @property
     def stop_step(self) -> int:

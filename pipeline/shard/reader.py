@@ -223,11 +223,13 @@ class PlanReader(Reader):
         tokens = np.empty(cu_seqlens[-1], self.manifest.dtype)
         last_labels = np.full(len(source), schema.NO_LABEL, np.int64)
         doc_id, start, stop = (row.list_of(name) for name in ("doc_id", "doc_start", "doc_stop"))
+        segment = self.manifest.segment_of(row.integer("step"))
         for index in np.unique(source):
             store = self._stores[index]
             mine = np.flatnonzero(source == index)
             self._check_blocks(int(index), doc_id[mine])
             goes_on = stop[mine] < store.lengths_of(doc_id[mine])
+            goes_on &= not segment.truncates(int(index))
             ids = store.gather(doc_id[mine], start[mine], stop[mine] + goes_on)
             lengths = stop[mine] - start[mine]
             after = np.cumsum(lengths + goes_on) - 1  # the last id read of each piece

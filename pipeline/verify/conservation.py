@@ -1,13 +1,14 @@
 """Conservation: no token of the stream is lost or doubled, and documents stay whole.
 
 Two sorts of all pieces, the tail's included, through buckets on disk. By position, the pieces must
-lie end to end from 0 to the stream's length. By document, the pieces of an epoch must be disjoint,
-and together whole documents in every epoch but the last one of each source.
+lie end to end from 0 to the stream's length, and the sources' tokens keep to their quotas. By
+document, the pieces of an epoch must be disjoint, whole parts of S tokens, and together all that is
+taken of every document, in every epoch but the last one of each source.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +16,9 @@ import numpy as np
 
 from pipeline.shard.manifest import Manifest
 from pipeline.verify.part import row_group_of
+from pipeline.verify.quotas import Quotas
 from pipeline.verify.result import Progress, VerifyError
+from pipeline.verify.selection import PassCounts, StreamCounts, has_ended, taken_tokens
 from pipeline.verify.spool import Spool
 from pipeline.verify.stores import RawStore
 
@@ -35,18 +38,6 @@ PIECE = np.dtype(
 )
 BUCKET_PIECES = 1 << 21
 """Pieces that a bucket is meant to hold: about 100 MB."""
-
-
-@dataclass
-class StreamCounts:
-    """What the pieces of a segment amount to; a document counts with its first piece."""
-
-    pieces: int = 0
-    tokens: int = 0
-    documents: int = 0
-    cut_documents: int = 0
-    source_tokens: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Tokens by (source, epoch)."""
 
 
 class Conservation:
@@ -76,6 +67,8 @@ class Conservation:
         self._stream = Spool(scratch, f"stream-{segment}", PIECE)
         self._documents: dict[tuple[int, int], Spool] = {}
         self._name = f"documents-{segment}"
+        self._end = np.zeros(len(stores), np.int64)
+        """Of each source's last piece, in the stream."""
         self.counts = StreamCounts()
 
     def add(self, pieces: np.ndarray) -> None:
@@ -89,21 +82,35 @@ class Conservation:
                 self._documents[key] = Spool(self._scratch, name, PIECE)
             self._documents[key].add(self._weight(source, mine["doc_id"]), mine)
             tokens = int((mine["stop"] - mine["start"]).sum())
-            length = self._stores[source].lengths[mine["doc_id"]]
+            end = int((mine["position"] + mine["stop"] - mine["start"]).max())
+            self._end[source] = max(self._end[source], end)
+            taken = self._taken(source, self._stores[source].lengths[mine["doc_id"]])
             first = mine["start"] == 0
             self.counts.documents += int(first.sum())
-            self.counts.cut_documents += int((first & (mine["stop"] < length)).sum())
-            self.counts.source_tokens[key] = self.counts.source_tokens.get(key, 0) + tokens
+            self.counts.cut_documents += int((first & (mine["stop"] < taken)).sum())
+            self.counts.tokens_of[key] += tokens
             self.counts.tokens += tokens
         self.counts.pieces += len(pieces)
 
-    def check(self, progress: Progress) -> StreamCounts:
+    def check(self, passes: Sequence[PassCounts], progress: Progress) -> StreamCounts:
         """Check all that was collected.
 
+        Args:
+            passes: what a pass takes of each of the segment's sources.
+            progress: told of buckets and epochs.
+
         Raises:
-            VerifyError: the first gap or overlap.
+            VerifyError: the first gap, overlap, or piece after which the mixture does not hold.
         """
-        self._check_stream(progress)
+        until = self._segment.stream_tokens
+        if self._segment.at_source_end == "drop":
+            ends = [
+                int(self._end[entry.source])
+                for entry, whole in zip(self._segment.sources, passes, strict=True)
+                if has_ended(self._segment, entry, whole, self.counts)
+            ]
+            until = min(ends, default=until)
+        self._check_stream(Quotas(self._segment, passes, until), progress)
         for done, (source, epoch) in enumerate(sorted(self._documents)):
             progress("documents", done, len(self._documents))
             self._check_epoch(source, epoch)
@@ -111,8 +118,8 @@ class Conservation:
         progress("documents", len(self._documents), len(self._documents))
         return self.counts
 
-    def _check_stream(self, progress: Progress) -> None:
-        """Sorted by position, pieces lie end to end."""
+    def _check_stream(self, quotas: Quotas, progress: Progress) -> None:
+        """Sorted by position, pieces lie end to end, and sources keep their quotas."""
         length, expected = self._segment.stream_tokens, 0
         buckets = -(-length // self._bucket_tokens)
         for bucket in range(buckets):
@@ -128,6 +135,9 @@ class Conservation:
                 self._fail(piece, f"is at stream position {piece['position']}, but the pieces "
                            f"before it end at {end}: they {what}")  # fmt: skip
             expected = int(stop[-1]) if len(stop) else expected
+            offender = quotas.first_offender(pieces["source"], pieces["stop"] - pieces["start"])
+            if offender is not None:
+                self._fail(pieces[offender[0]], offender[1])
         progress("stream", buckets, buckets)
         if expected != length:
             raise VerifyError(
@@ -144,12 +154,16 @@ class Conservation:
         for bucket in range(int(self._weight(source, np.array([last - 1]))[0]) + 1):
             pieces = spool.take(bucket)
             stop = self._first_of(source, bucket + 1)
-            self._check_documents(pieces)
+            self._check_documents(source, pieces)
+            starts = pieces["start"] % self._segment.context_length == 0
+            self.counts.documents_of[source, epoch] += len(np.unique(pieces["doc_id"]))
+            self.counts.pieces_of[source, epoch] += int(starts.sum())
             if whole:
                 self._check_whole(source, epoch, pieces, range(first, stop))
             first = stop
 
-    def _check_documents(self, pieces: np.ndarray) -> None:
+    def _check_documents(self, source: int, pieces: np.ndarray) -> None:
+        """Pieces are disjoint, and in every S tokens of a document all or none are there."""
         pieces = pieces[np.lexsort((pieces["start"], pieces["doc_id"]))]
         same = np.diff(pieces["doc_id"]) == 0
         wrong = np.flatnonzero(same & (pieces["start"][1:] < pieces["stop"][:-1]))
@@ -158,17 +172,33 @@ class Conservation:
             self._fail(piece, f"shares tokens with piece [{before['start']}, {before['stop']}) of "
                        f"{self._place(before)[0]}")  # fmt: skip
 
+        touch = np.zeros(len(pieces) + 1, np.bool_)  # a piece and the one before it
+        touch[1:-1] = same & (pieces["start"][1:] == pieces["stop"][:-1])
+        length, longest = self._stores[source].lengths, self._segment.context_length
+        start, stop = pieces["start"], pieces["stop"]
+        good = start // longest == (stop - 1) // longest
+        good &= (start % longest == 0) | touch[:-1]
+        at_end = stop == self._taken(source, length[pieces["doc_id"]])
+        good &= (stop % longest == 0) | at_end | touch[1:]
+        if not good.all():
+            self._fail(pieces[int(np.argmin(good))], "is not, with those that it touches, one of "
+                       f"the parts of {longest} tokens that its document is cut into")  # fmt: skip
+
+    def _taken(self, source: int, length: np.ndarray) -> np.ndarray:
+        return taken_tokens(self._segment, source, length)
+
     def _check_whole(self, source: int, epoch: int, pieces: np.ndarray, documents: range) -> None:
         """Disjoint pieces cover the documents of the range if their tokens add up."""
         covered = np.zeros(len(documents), np.int64)
         np.add.at(covered, pieces["doc_id"] - documents.start, pieces["stop"] - pieces["start"])
         length = self._stores[source].lengths[documents.start : documents.stop]
-        wrong = np.flatnonzero(covered != length)
+        taken = self._taken(source, length)
+        wrong = np.flatnonzero(covered != taken)
         if len(wrong):
             name = self._manifest.sources[source].name
             raise VerifyError(
                 f"document {documents.start + wrong[0]} of source {name!r} has "
-                f"{length[wrong[0]]} tokens, of which the rows of plan and tail hold "
+                f"{taken[wrong[0]]} tokens to take, of which the rows of plan and tail hold "
                 f"{covered[wrong[0]]} in epoch {epoch}, though a later epoch began",
                 path=self._manifest.directory / "plan",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from pipeline.shard import schema
 from pipeline.shard.manifest import Manifest, Segment
 from pipeline.verify.part import PartTable
 from pipeline.verify.result import VerifyError
+from pipeline.verify.selection import taken_tokens
 from pipeline.verify.stores import RawStore
 
 _PIECE_COLUMNS = ("source", "epoch", "doc_id", "doc_start", "doc_stop", "position")
@@ -34,6 +36,8 @@ class PlanPart:
     position: np.ndarray
     num_targets: np.ndarray
     workload: np.ndarray
+    is_end: np.ndarray
+    """Whether each piece ends where its document does, or where that was truncated."""
 
     @cached_property
     def piece_tokens(self) -> np.ndarray:
@@ -72,8 +76,12 @@ def check_plan_part(
     _check_order(table, segment, first_step)
     plan = _flatten(table, segment)
     _check_pieces(plan, stores)
+    for index in np.unique(plan.source).tolist():
+        mine = plan.source == index
+        length = stores[index].lengths[plan.doc_id[mine]]
+        plan.is_end[mine] = plan.doc_stop[mine] == taken_tokens(segment, index, length)
     _check_bounds(plan)
-    _check_sums(plan, manifest, stores)
+    _check_sums(plan, manifest)
     _check_slots(plan)
     return plan
 
@@ -117,6 +125,7 @@ def _flatten(table: PartTable, segment: Segment) -> PlanPart:
         segment=segment,
         offsets=offsets,
         cu_seqlens=cu_seqlens,
+        is_end=np.zeros(offsets[-1], np.bool_),
         **columns,
         **{name: table.plain(name) for name in ("step", "num_targets", "workload")},
     )
@@ -146,18 +155,28 @@ def first_bad_piece(
     """The first piece that is no part of a document of the segment, and what is wrong with it."""
     epochs = np.zeros(len(stores), np.int64)
     for entry in segment.sources:
-        epochs[entry.source] = entry.max_epochs
+        epochs[entry.source] = math.ceil(entry.max_epochs)
     known = (pieces.source >= 0) & (pieces.source < len(stores))
-    length = np.full(len(pieces.source), -1, np.int64)
-    for index, store in enumerate(stores):
-        mine = (pieces.source == index) & (pieces.doc_id >= 0) & (pieces.doc_id < store.documents)
-        length[mine] = store.lengths[pieces.doc_id[mine]]
+    length = np.full(len(pieces.source), -1, np.int64)  # what is taken of each document
+    for entry in segment.sources:
+        store = stores[entry.source]
+        mine = (pieces.source == entry.source) & (pieces.doc_id >= 0)
+        mine &= pieces.doc_id < store.documents
+        found = store.lengths[pieces.doc_id[mine]]
+        length[mine] = taken_tokens(segment, entry.source, found)
     limit = epochs[np.where(known, pieces.source, 0)]
     laws = (
         (known & (limit > 0), "its source is not one of the segment's"),
         ((pieces.epoch >= 0) & (pieces.epoch < limit), "its epoch is not below max_epochs"),
         (length >= 0, "its document is not in the token store"),
-        ((pieces.doc_start >= 0) & (pieces.doc_stop <= length), "it reaches over its document"),
+        (
+            length != 0,
+            "its document is one that min_tokens or longer_than_context of its source leaves out",
+        ),
+        (
+            (pieces.doc_start >= 0) & (pieces.doc_stop <= length),
+            "it reaches over its document, or over what is taken of it",
+        ),
         (pieces.doc_start < pieces.doc_stop, "it is empty"),
         (
             pieces.doc_stop - pieces.doc_start <= segment.context_length,
@@ -212,13 +231,9 @@ def _check_bounds(plan: PlanPart) -> None:
     )
 
 
-def _check_sums(plan: PlanPart, manifest: Manifest, stores: list[RawStore]) -> None:
+def _check_sums(plan: PlanPart, manifest: Manifest) -> None:
     """num_targets and workload are what the pieces give."""
-    ends = np.empty(len(plan.source), np.int64)
-    for index, store in enumerate(stores):
-        mine = plan.source == index
-        ends[mine] = plan.doc_stop[mine] == store.lengths[plan.doc_id[mine]]
-    targets = plan.row_sums(plan.piece_tokens - ends)
+    targets = plan.row_sums(plan.piece_tokens - plan.is_end)
     plan.table.require(
         plan.num_targets == targets,
         lambda row: f"num_targets is {plan.num_targets[row]}, its pieces have {targets[row]}",

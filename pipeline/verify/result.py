@@ -19,7 +19,10 @@ LAWS = (
     "workloads, targets and step totals are what their pieces give",
     "shards say what the plan says, with the token stores' tokens and true next tokens",
     "every stream token is in exactly one piece of one row, or in the tail",
+    "no source is further from its share of the stream than whole pieces explain",
     "pieces of an epoch are disjoint, and whole documents for every epoch but a source's last",
+    "what of a source is truncated, left out or not selected is what its policies say, and counted",
+    "a stream ends at its target or a source's end, after no more of its epochs than it may have",
     "the tail is less than a step",
     "CP plans give every token to exactly one rank, in even shares",
 )

@@ -10,11 +10,17 @@ import numpy as np
 from pipeline.shard import schema
 from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.tables import FormatError, read_table
-from pipeline.verify.conservation import PIECE, TAIL, Conservation, StreamCounts
+from pipeline.verify.conservation import PIECE, TAIL, Conservation
 from pipeline.verify.context_parallel import check_cp_part
 from pipeline.verify.files import as_verify_error, check_files
 from pipeline.verify.plan_rows import PlanPart, TailPieces, check_plan_part, first_bad_piece
 from pipeline.verify.result import Progress, VerifyError, VerifyReport
+from pipeline.verify.selection import (
+    StreamCounts,
+    check_policies,
+    check_selection,
+    count_pass,
+)
 from pipeline.verify.shard_rows import check_shard_part
 from pipeline.verify.stores import RawStore, check_store
 from pipeline.verify.totals import StepTable, check_totals
@@ -52,6 +58,7 @@ def _verify(manifest: Manifest, scratch: Path, progress: Progress) -> VerifyRepo
             f"workload.model is {model!r}; this program can only re-compute 'quadratic'",
             path=manifest.directory / "manifest.json",
         )
+    check_policies(manifest)
     counts = check_files(manifest, progress)
     stores, store_files, store_bytes = [], 0, 0
     for index in range(len(manifest.sources)):
@@ -66,7 +73,12 @@ def _verify(manifest: Manifest, scratch: Path, progress: Progress) -> VerifyRepo
         _check_parts(manifest, segment, stores, steps, stream, progress)
         pieces, tokens = _check_tail(manifest, segment, stores, stream)
         tail = [tail[0] + pieces, tail[1] + tokens]
-        streams.append(stream.check(progress))
+        passes = [
+            count_pass(manifest.segments[segment], entry.source, stores[entry.source].lengths)
+            for entry in manifest.segments[segment].sources
+        ]
+        streams.append(stream.check(passes, progress))
+        check_selection(manifest, segment, passes, streams[-1])
     check_totals(manifest, steps, tail, streams)
     return VerifyReport(
         files=counts.files + store_files,

@@ -98,7 +98,7 @@ def _check_layout(shard: PartTable, rows_per_group: int) -> None:
 def _check_tokens(shard: PartTable, plan: PlanPart, store: RawStore, pieces: np.ndarray) -> None:
     """Tokens and last labels of the pieces of one source."""
     doc_id, stop = plan.doc_id[pieces], plan.doc_stop[pieces]
-    goes_on = stop < store.lengths[doc_id]
+    goes_on = ~plan.is_end[pieces]
     truth = np.full(len(pieces), schema.NO_LABEL, np.int64)
     truth[goes_on] = store.gather(doc_id[goes_on], stop[goes_on], stop[goes_on] + 1)
     labels = shard.values("last_labels")
@@ -109,7 +109,7 @@ def _check_tokens(shard: PartTable, plan: PlanPart, store: RawStore, pieces: np.
         plan.offsets,
         lambda i: (
             f"last label is {labels[i]}, must be {truth[np.searchsorted(pieces, i)]}, what follows "
-            "in the document"
+            "in what is taken of the document"
         ),
     )
     tokens = shard.values("tokens")

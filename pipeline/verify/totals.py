@@ -10,9 +10,9 @@ import numpy as np
 from pipeline.shard import schema
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.tables import read_table
-from pipeline.verify.conservation import StreamCounts
 from pipeline.verify.plan_rows import PlanPart
 from pipeline.verify.result import VerifyError
+from pipeline.verify.selection import REASONS, StreamCounts
 
 
 class StepTable:
@@ -112,7 +112,7 @@ def check_totals(
         "stream_documents": sum(stream.documents for stream in streams),
         "stream_tokens": sum(stream.tokens for stream in streams),
         "stream_pieces": sum(stream.pieces for stream in streams),
-        "unselected_tokens": _unselected(manifest, streams),
+        **_not_in_epoch_0(manifest),
         "cut_documents": sum(stream.cut_documents for stream in streams),
         "steps": steps.steps,
         "placed_tokens": steps.tokens,
@@ -128,12 +128,13 @@ def check_totals(
             raise VerifyError(f"totals.{name} is {found}, the files give {value}", path=path)
 
 
-def _unselected(manifest: Manifest, streams: Sequence[StreamCounts]) -> int:
-    """Tokens of the sources that are in no piece of epoch 0."""
-    selected = sum(
-        tokens
-        for stream in streams
-        for (_, epoch), tokens in stream.source_tokens.items()
-        if epoch == 0
-    )
-    return sum(source.tokens for source in manifest.sources) - selected
+def _not_in_epoch_0(manifest: Manifest) -> dict[str, int]:
+    """Documents and tokens in no piece of epoch 0, by reason; segments' figures were checked."""
+    entries = [entry for segment in manifest.segments for entry in segment.sources]
+    first = [entry for entry in entries if entry.passes == 1]
+    names = [f"{reason}_{unit}" for reason in REASONS for unit in ("documents", "tokens")]
+    return {
+        "unselected_documents": sum(entry.unselected_documents for entry in first),
+        "unselected_tokens": sum(entry.unselected_tokens for entry in first),
+        **{name: sum(getattr(entry, name) for entry in entries) for name in names},
+    }

@@ -10,7 +10,7 @@ from pipeline.shard.reader import Reader, open_plan, open_shards
 from pipeline.verify import verify
 from tests.golden.make import GOLDEN
 
-MANIFEST = "a00eb81c8c8be29afc700fb6cb7f1d0bd433d2cd728fa24946a3436efe866c89"
+MANIFEST = "f2d611bca02057fabf069310d6e7c700c3297590be73e18cdfa76e1d3f8ad410"
 WHAT_RANKS_SEE = "f77756af9d3754854d644c2b151f1d1f698ef8053bc8321e578172d5451f65bd"
 
 

@@ -70,8 +70,11 @@ def test_build_verify_report_inspect(built: Path, capsys: pytest.CaptureFixture[
     assert set(required.split()) <= set(figures)
     assert set(figures["baselines"]) == {"concat", "reorder"}
     assert figures["baselines"]["concat"]["displacement_max"] == 0
+    assert [source["name"] for source in figures["sources"]] == ["lines", "mixed"]
     assert run("report", str(built)) == 0
-    assert "this set" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    for words in ("this set", "mixture", "set aside", "1.00 of 1"):
+        assert words in shown
     assert run("inspect", str(built), "--step", "2", "--slot", "1", "--text", "20", "--json") == 0
     batch = json.loads(capsys.readouterr().out)
     assert sum(piece["tokens"] for piece in batch["pieces"]) == batch["tokens"]

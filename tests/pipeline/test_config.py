@@ -43,6 +43,23 @@ def test_with_weights_the_stream_stops_so_that_the_mixture_holds(config_file: Pa
     assert load_config(config_file, ("sources.0.weight=2.0",)).at_source_end == "stop"
 
 
+def test_a_source_without_policies_has_those_of_all(config_file: Path) -> None:
+    config = load_config(
+        config_file, ("documents.longer_than_context=drop", "sources.0.min_tokens=9")
+    )
+    documents = config.documents_of(config.sources[0])
+    assert (documents.longer_than_context, documents.min_tokens) == ("drop", 9)
+    config = load_config(config_file, ("sources.0.longer_than_context=error",))
+    documents = config.documents_of(config.sources[0])
+    assert (documents.longer_than_context, documents.min_tokens) == ("error", 1)
+
+
+@pytest.mark.parametrize(("given", "kept"), [("2", "2"), ("2.0", "2"), ("1.5", "1.5")])
+def test_whole_epochs_are_integers(config_file: Path, given: str, kept: str) -> None:
+    config = load_config(config_file, (f"sources.0.max_epochs={given}",))
+    assert repr(config.sources[0].max_epochs) == kept
+
+
 def test_overrides_are_toml_values_and_bare_words(config_file: Path) -> None:
     config = load_config(
         config_file, ("packing.max_tokens=2000", "packing.policy=reorder", "mixture.seed=7")
@@ -66,6 +83,11 @@ def test_overrides_are_toml_values_and_bare_words(config_file: Path) -> None:
         ("workload.model_config='m.json'", ["exactly one of crossover and model_config"]),
         ("context_parallel.sizes=[1,2]", ["distinct and 2 to 65536"]),
         ("parallel.dp_size=3", ["dp_size 3 does not divide", "4"]),
+        ("sources.0.max_epochs=0", ["sources.0.max_epochs", "greater than 0"]),
+        ("sources.0.max_epochs='twice'", ["sources.0.max_epochs", "number"]),
+        ("sources.0.min_tokens=0", ["sources.0.min_tokens", "greater than or equal to 1"]),
+        ("documents.longer_than_contex='cut'", ["did you mean 'longer_than_context'"]),
+        ("documents.longer_than_context='split'", ["'cut', 'truncate', 'drop' or 'error'"]),
         ("sources.0.name='../a'", ["sources.0.name"]),
         ("packing", ["expected table.key=value"]),
         ("sources.5.name=b", ["no table '5'"]),
@@ -98,7 +120,7 @@ def test_all_sources_are_weighted_or_none(config_file: Path) -> None:
 
 
 def test_a_dumped_configuration_reads_back_the_same(config_file: Path) -> None:
-    config = load_config(config_file)
+    config = load_config(config_file, ("sources.0.max_epochs=3", "documents.min_tokens=2"))
     dumped = config.model_dump(mode="json", by_alias=True, exclude={"job"})
     again = parse_config(dumped, name="manifest")
     assert isinstance(again, RunConfig)

@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.shard import schema
 from pipeline.verify import conservation, verify
-from tests.changes import PLAN, Change, add, both, broken, put, segment
-from tests.fixture_set import SetData, make_set
+from tests.changes import PLAN, Change, add, both, broken, offence, put, segment
+from tests.fixture_set import REASONS, UNITS, SetData, document_tokens, make_set
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,117 @@ CONSERVATION_LAWS: dict[str, tuple[Change, str, str]] = {
         for name in make_set().manifest["totals"]
     },
 }  # fmt: skip
+
+
+COUNTS = [
+    "passes", "tokens", *(f"unselected_{unit}" for unit in ("documents", "pieces", "tokens")),
+    *(f"{reason}_{unit}" for reason in REASONS for unit in UNITS),
+]  # fmt: skip
+
+
+def of_source(number: int, **fields: Any) -> Change:
+    """Set fields of a source in the segment."""
+    return lambda data: data.manifest["segments"][0]["sources"][number].update(fields)
+
+
+def count(number: int, name: str) -> Change:
+    def change(data: SetData) -> None:
+        data.manifest["segments"][0]["sources"][number][name] += 1
+
+    return change
+
+
+SELECTION_LAWS: dict[str, tuple[Change, str]] = {
+    **{
+        f"the segment has the right {name} of source {number}": (
+            count(number, name), f"segments.0.sources.{number}.{name} is")
+        for name in COUNTS for number in range(2)
+    },
+    "no part of an epoch is too large": (
+        of_source(0, max_epochs=1.5), "the last pass over source 'books' took 102 tokens; "
+        "max_epochs 1.5 allows 51"),
+    "no epoch is too many": (of_source(0, max_epochs=0.9), "its epoch is not below max_epochs"),
+    "dropped documents are not there": (
+        of_source(0, longer_than_context="drop"), "longer_than_context of its source leaves out"),
+    "no document is too long where that is an error": (
+        of_source(0, longer_than_context="error"), "longer_than_context of its source leaves out"),
+    "truncated documents end": (
+        of_source(0, longer_than_context="truncate"), "over what is taken of it"),
+    "short documents are not there": (
+        of_source(1, min_tokens=6), "min_tokens or longer_than_context of its source leaves out"),
+    "pieces are of the parts of S": (
+        segment(context_length=24), "one of the parts of 24 tokens"),
+    "sources keep their quotas": (
+        of_source(0, weight=0.2), "too far from the"),
+    "sources keep their quotas without weights too": (
+        both(of_source(0, weight=None), of_source(1, weight=None)), "too far from the"),
+    "policies are known": (
+        of_source(1, longer_than_context="split"), "longer_than_context is 'split'"),
+    "sources stand once": (of_source(1, source=0), "segments.0.sources are [0, 0]"),
+    "the end is known": (segment(at_source_end="go on"), "at_source_end is 'go on'"),
+    "the target is not exceeded": (
+        segment(target_tokens=263), "the stream has 264 tokens, its target is 263"),
+    "the stream goes on to every source's end": (
+        segment(at_source_end="drop"), "neither at a target nor at the end of every source"),
+    "the stream goes on to its target": (
+        segment(at_source_end="drop", target_tokens=280), "neither at a target"),
+    "the stream goes on to a source's end": (
+        both(of_source(0, max_epochs=3)), "neither at a target nor at the end of a source"),
+    "the stream goes on to the end of a part of an epoch": (
+        both(of_source(0, max_epochs=2.5)), "neither at a target nor at the end of a source"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("law", SELECTION_LAWS)
+def test_what_a_segment_says_of_its_sources_is_computed_again(law: str, tmp_path: Path):
+    change, message = SELECTION_LAWS[law]
+    assert message in str(broken(change, tmp_path))
+
+
+def test_a_stream_may_end_within_a_piece_of_its_target(tmp_path: Path):
+    data = make_set()
+    segment(at_source_end="drop", target_tokens=279)(data)
+    verify(data.write(tmp_path))
+
+
+@pytest.mark.parametrize("policy", ["truncate", "drop"])
+@pytest.mark.parametrize("min_tokens", [1, 5])
+def test_documents_set_aside_by_policy_are_not_missed(policy: str, min_tokens: int, tmp_path: Path):
+    data = make_set(policy, min_tokens)
+    totals = data.manifest["totals"]
+    assert (totals["too_long_documents"], totals["truncated_documents"]) == (
+        (3, 0) if policy == "drop" else (0, 3)
+    )
+    assert totals["too_short_documents"] == (0 if min_tokens == 1 else 4)
+    assert len(data.plan[1]["step"]) > 0
+    verify(data.write(tmp_path))
+
+
+@pytest.mark.parametrize("policy", ["truncate", "drop"])
+def test_counts_of_a_policy_are_computed_again(policy: str, tmp_path: Path):
+    data = make_set(policy, 5)
+    directory = data.write(tmp_path)
+    for name in COUNTS:
+        entry = data.manifest["segments"][0]["sources"][0]
+        entry[name] += 1
+        data.write_manifest(directory)
+        assert f"segments.0.sources.0.{name} is" in str(offence(directory))
+        entry[name] -= 1
+
+
+def test_a_truncated_document_has_no_next_token(tmp_path: Path):
+    data = make_set("truncate")
+    columns = data.shards[0]
+    row, entry = next(
+        (row, entry)
+        for row, documents in enumerate(columns["doc_id"])
+        for entry, doc_id in enumerate(documents)
+        if columns["source"][row][entry] == 0 and doc_id == 0
+    )
+    assert columns["last_labels"][row][entry] == -100
+    columns["last_labels"][row][entry] = document_tokens(0, 0, 17)[16]  # the true one
+    error = offence(data.write(tmp_path))
+    assert "must be -100, what follows in what is taken of the document" in str(error)
 
 
 @pytest.mark.parametrize("law", CONSERVATION_LAWS)
