@@ -12,10 +12,7 @@ from pathlib import Path
 from pipeline import storage
 from pipeline.config import SourceConfig
 from pipeline.saved_datasets import SavedDatasetError, data_files
-
-
-class SourceError(ValueError):
-    """A source's files are not what the configuration says; the message says what to do."""
+from pipeline.source_error import SourceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
