@@ -25,6 +25,8 @@ REASONS = {
     "truncated": "a compressed file that ends early or is damaged: the rest of it",
     "too_long": "over the limits of a line, a text or a document",
     "no_tokens": "text of which the tokenizer makes no token",
+    "missing_tokens": "the token column is null",
+    "id_out_of_range": "an id below 0, not below the vocabulary's size, or null",
     "duplicate_id": 'an id that an earlier record has (duplicate_ids = "reject")',
 }
 MIN_REJECTED = 100

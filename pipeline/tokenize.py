@@ -29,6 +29,7 @@ from pipeline.shard.atomic import atomic_path, write_atomically
 from pipeline.shard.digests import sha256_bytes, sha256_file
 from pipeline.shard.token_store import TABLES, StoreError
 from pipeline.sources import Split
+from pipeline.token_records import accept, read_tokens
 from pipeline.tokenizer.engine import Engine, load_engine
 from pipeline.tokenizer.identity import TokenizerIdentity
 
@@ -84,7 +85,7 @@ def tokenize_split(
 
     Args:
         split: what to read.
-        source: where the text is in a record.
+        source: where the text, or the ids, are in a record.
         identity: vocabulary, and what is added at a document's ends.
         directory: the store's.
 
@@ -92,13 +93,12 @@ def tokenize_split(
         SourceError: an input that cannot be read.
         TokenizerError: the vocabulary is not the one of `identity`.
     """
-    engine = load_engine(identity)
     base = directory / _PARTS / schema.part_name(split.number)
     with ExitStack() as stack:
         names = dict(zip(split.files, split.names, strict=True))
         part = _PartWriter(stack, base, names, metadata=bool(source.keep_columns))
-        for batch in read_records(split, source):
-            part.append(_encode(batch, engine, identity), batch)
+        for documents, read in _documents(split, source, identity):
+            part.append(documents, read)
         part.close()
     return StorePartReceipt(
         part=split.number,
@@ -152,6 +152,7 @@ def finish_store(
     receipts: Sequence[StorePartReceipt],
     splits: Sequence[Split],
     keep_columns: Sequence[str] = (),
+    given_ends: str | None = None,
 ) -> dict[str, Any]:
     """Write a store's tables over its parts, and source.json last, which makes it a store.
 
@@ -167,6 +168,7 @@ def finish_store(
         receipts: one a split, in any order.
         splits: all splits of the source.
         keep_columns: the source's.
+        given_ends: the source's; recorded where it brings tokens.
 
     Returns:
         the content of source.json.
@@ -183,7 +185,9 @@ def finish_store(
         _write_listing(directory, ordered, _REJECTS)
         optional: dict[str, Any] = {}
         if keep_columns:
-            optional = {"keep_columns": sorted(keep_columns)}
+            optional["keep_columns"] = sorted(keep_columns)
+        if given_ends:
+            optional["ends"] = given_ends
         tables = TABLES
         if notes := _total(receipt.notes for receipt in ordered):
             _write_listing(directory, ordered, _NOTES)
@@ -228,6 +232,30 @@ class _Encoded:
     text_bytes: int
     rejects: list[Reject]
     records: int
+
+
+def _documents(
+    split: Split, source: SourceConfig, identity: TokenizerIdentity
+) -> Iterator[tuple[_Encoded, RecordBatch]]:
+    """A split's documents in order, encoded or as the source brings them, and what was read."""
+    ends = source.given_ends
+    if ends is not None:
+        for given in read_tokens(split, source, longest=MAX_DOCUMENT_TOKENS):
+            found = accept(given, identity, ends=ends, longest=MAX_DOCUMENT_TOKENS)
+            documents = _Encoded(
+                ids=found.ids,
+                lengths=found.lengths,
+                file=np.full(len(found.lengths), given.file, np.int64),
+                record=found.record,
+                text_bytes=0,
+                rejects=found.rejects,
+                records=given.records,
+            )
+            yield documents, RecordBatch()
+        return
+    engine = load_engine(identity)
+    for batch in read_records(split, source):
+        yield _encode(batch, engine, identity), batch
 
 
 def _encode(batch: RecordBatch, engine: Engine, identity: TokenizerIdentity) -> _Encoded:
