@@ -65,6 +65,9 @@ class TokenizerConfig(_Table):
         return self
 
 
+_TABLES = ("auto", "parquet", "arrow")
+
+
 class SourceConfig(_Table):
     """One corpus: where its files are and how they are read.
 
@@ -87,8 +90,10 @@ class SourceConfig(_Table):
         both = {"text_column", "token_column"} <= self.model_fields_set
         if self.token_column is not None and both:
             raise ValueError("give text_column or token_column, not both")
-        if self.token_column is not None and self.format not in ("auto", "parquet"):
-            raise ValueError(f'token_column is for Parquet, but format is "{self.format}"')
+        if self.token_column is not None and self.format not in _TABLES:
+            raise ValueError(
+                f'token_column is for Parquet and Arrow, but format is "{self.format}"'
+            )
         if self.keep_columns and self.brings_tokens:
             raise ValueError("keep_columns is for sources of text, not for those that bring tokens")
         if self.ends == "as_given" and not self.brings_tokens:

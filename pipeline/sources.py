@@ -26,7 +26,7 @@ from pipeline.listing import InputFile, SourceError
 from pipeline.records.compressed import COMPRESSIONS
 from pipeline.shard.schema import VERSION
 from pipeline.storage import is_url, local_path, open_random, split_url
-from pipeline.token_columns import row_group_bytes
+from pipeline.token_columns import check_token_column, row_group_bytes
 from pipeline.tokenizer.identity import TokenizerIdentity
 
 _JSONL = (".jsonl", ".ndjson", ".json")
@@ -95,9 +95,10 @@ def resolve_formats(source: SourceConfig, inputs: Sequence[InputFile]) -> tuple[
                 f"{other.name} ({known}), {file.name} ({kind}); set pattern to select files, name "
                 'them as paths of their own, or set format to "jsonl", "parquet", "arrow" or "text"'
             )
-        if source.token_column is not None and kind != "parquet":
+        if source.token_column is not None and kind not in ("parquet", "arrow"):
             raise SourceError(
-                f"source {source.name!r}: token_column is for Parquet, but {file.path} is {kind}"
+                f"source {source.name!r}: token_column is for Parquet and Arrow, but {file.path} "
+                f"is {kind}"
             )
     return kinds
 
@@ -282,7 +283,7 @@ def _row_group_spans(
 
 def _batch_spans(source: SourceConfig, files: Sequence[_Row], split_bytes: int) -> Iterator[_Span]:
     for row, file in files:
-        spans = _record_batches(file.path, source.text_column) if file.bytes else []
+        spans = _record_batches(file.path, source) if file.bytes else []
         for first, last in _consecutive([stop - start for start, stop in spans], split_bytes):
             start, stop = spans[first][0], spans[last - 1][1]
             yield (row,), start, stop, stop - start
@@ -335,11 +336,14 @@ def _row_group_bytes(path: str, source: SourceConfig) -> list[int]:
         ]
 
 
-def _record_batches(path: str, text_column: str) -> list[tuple[int, int]]:
-    """Where each record batch lies in an Arrow file or stream with a text column."""
+def _record_batches(path: str, source: SourceConfig) -> list[tuple[int, int]]:
+    """Where each record batch lies in an Arrow file or stream with a text or token column."""
     with open_random(path) as file:
         try:
-            check_columns(path, read_schema(file), text_column)
+            if source.token_column is not None:
+                check_token_column(path, read_schema(file), source.token_column)
+            else:
+                check_columns(path, read_schema(file), source.text_column)
             return batch_spans(file)
         except (ArrowError, pa.ArrowException) as error:
             raise SourceError(f"{path} cannot be read as Arrow: {error}") from error

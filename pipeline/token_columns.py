@@ -1,4 +1,4 @@
-"""Columns of token ids: a list of integers a row, in Parquet files and in Arrow arrays."""
+"""Columns of token ids: a list of integers a row, in Parquet and in Arrow files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packer.plan import Int64
+from pipeline.arrow_ipc import ArrowError, read_batches
 from pipeline.source_error import SourceError
 from pipeline.storage import open_random
 
@@ -69,7 +70,7 @@ def row_group_bytes(path: str, token_column: str) -> list[int]:
         return [_group_bytes(file, token_column, g) for g in range(file.metadata.num_row_groups)]
 
 
-def read_columns(path: str, token_column: str, groups: Sequence[int]) -> Iterator[pa.Array]:
+def read_parquet_columns(path: str, token_column: str, groups: Sequence[int]) -> Iterator[pa.Array]:
     """The token column of some row groups, in batches of about a MiB or of one row.
 
     Raises:
@@ -92,6 +93,23 @@ def read_columns(path: str, token_column: str, groups: Sequence[int]) -> Iterato
                 f"{path}: row groups {groups[0]} to {groups[-1]} cannot be read: {error}; replace "
                 "the file or remove it"
             ) from error
+
+
+def read_arrow_columns(path: str, token_column: str, start: int, stop: int) -> Iterator[pa.Array]:
+    """The token column of the record batches whose first byte is in `[start, stop)`, in slices.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    try:
+        for batch in read_batches(path, start, stop, [token_column]):
+            for row in range(0, batch.num_rows, _BATCH_ROWS):
+                yield batch.column(0).slice(row, _BATCH_ROWS)
+    except (ArrowError, pa.ArrowException, OSError) as error:
+        raise SourceError(
+            f"{path}: record batches in bytes {start} to {stop - 1} cannot be read: {error}; "
+            "replace the file or remove it"
+        ) from error
 
 
 def column_ids(column: pa.Array) -> tuple[np.ndarray, np.ndarray, Int64, np.ndarray]:

@@ -17,7 +17,7 @@ from pipeline.config import SourceConfig
 from pipeline.megatron import MegatronIndex, check_bin, open_index, read_bin
 from pipeline.rejects import Reject
 from pipeline.sources import Split
-from pipeline.token_columns import column_ids, read_columns
+from pipeline.token_columns import column_ids, read_arrow_columns, read_parquet_columns
 from pipeline.tokenizer.identity import TokenizerIdentity
 
 BATCH_BYTES = 1 << 20
@@ -58,7 +58,8 @@ class TokenDocuments:
 def read_tokens(split: Split, source: SourceConfig, *, longest: int) -> Iterator[TokenBatch]:
     """Read a split in bounded batches, in order.
 
-    Memory is bounded by a batch and one document (for Parquet, by a row group of the column).
+    Memory is bounded by a batch and one document (for Parquet by a row group of the column,
+    for Arrow by a record batch).
 
     Args:
         split: what to read.
@@ -203,9 +204,13 @@ def _megatron_batch(
 
 
 def _read_column(split: Split, token_column: str) -> Iterator[TokenBatch]:
-    """Rows of a Parquet file."""
-    file, records = split.files[0], 0
-    for column in read_columns(split.paths[0], token_column, range(split.start, split.stop)):
+    """Rows of a Parquet or Arrow file."""
+    file, records, path = split.files[0], 0, split.paths[0]
+    if split.format == "arrow":
+        columns = read_arrow_columns(path, token_column, split.start, split.stop)
+    else:
+        columns = read_parquet_columns(path, token_column, range(split.start, split.stop))
+    for column in columns:
         ids, valid, lengths, there = column_ids(column)
         record = np.arange(records, records + len(column), dtype=np.int64)
         records += len(column)

@@ -1,4 +1,4 @@
-"""Parquet columns of token ids as sources, and what is done with the ends of given documents."""
+"""Columns of token ids as sources, and what is done with the ends of given documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.source_error import SourceError
 from pipeline.sources import plan_splits, store_key
 from pipeline.storage import digest_file
 from pipeline.token_columns import column_ids, list_lengths
-from pipeline.token_records import ends_text
+from pipeline.token_records import ends_text, read_tokens
 from pipeline.tokenizer.engine import load_engine
 from pipeline.tokenizer.identity import TokenizerError, policy_text, without_vocabulary
 from tests.corpora import BOS_ID, EOS_ID, build_store, source_of, tiny_identity, write_jsonl
@@ -68,6 +68,41 @@ class TestColumns:
         ]
         assert [store.origin_of(doc_id)[1] for doc_id in range(3)] == [0, 3, 6]
 
+    @pytest.mark.parametrize("kind", ["stream", "file"])
+    @pytest.mark.parametrize("split_bytes", [1, 1 << 20])
+    def test_arrow_files_and_streams_give_the_same_documents(
+        self, tmp_path: Path, kind: str, split_bytes: int
+    ) -> None:
+        table = pq.read_table(write_ids(tmp_path / "a.parquet", ROWS))
+        open_writer = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+        with open_writer(tmp_path / "a.arrow", table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+        source = ids_of(tmp_path / "a.arrow")
+        store = store_of(source, tmp_path, vocab_size=50_000, split_bytes=split_bytes)
+        assert documents_of(store) == GOOD
+        assert len(store.parts) == (4 if split_bytes == 1 else 1)
+        assert [(record, reason) for _, record, reason, _ in rejects_of(store)] == [
+            (1, "missing_tokens"),
+            (2, "no_tokens"),
+            (4, "id_out_of_range"),
+            (5, "id_out_of_range"),
+        ]
+        with pytest.raises(SourceError, match=r"holds string there.*input_ids, labels"):
+            store_of(ids_of(tmp_path / "a.arrow", token_column="text"), tmp_path)
+
+    def test_a_damaged_arrow_file_is_named(self, tmp_path: Path) -> None:
+        table = pq.read_table(
+            write_ids(tmp_path / "a.parquet", [[number] * 50 for number in range(99)])
+        )
+        with pa.ipc.new_stream(tmp_path / "a.arrow", table.schema) as writer:
+            writer.write_table(table)
+        source = ids_of(tmp_path / "a.arrow")
+        (split,) = plan_splits(source, list_inputs(source), split_bytes=1 << 20)
+        content = (tmp_path / "a.arrow").read_bytes()
+        (tmp_path / "a.arrow").write_bytes(content[: len(content) // 2])
+        with pytest.raises(SourceError, match=r"a\.arrow: record batches in bytes \d+ to \d+"):
+            list(read_tokens(split, source, longest=100))
+
     def test_rows_of_one_length_may_be_a_fixed_size_list(self, tmp_path: Path) -> None:
         rows = [[1, 2], [3, 4], None, [5, 6]]
         source = ids_of(write_ids(tmp_path / "a.parquet", rows, pa.list_(pa.int32(), 2)))
@@ -113,9 +148,9 @@ class TestColumns:
         with pytest.raises(SourceError, match=words):
             plan_splits(source, list_inputs(source), split_bytes=1)
 
-    def test_ids_in_other_files_than_parquet_are_refused(self, tmp_path: Path) -> None:
+    def test_ids_in_lines_of_json_are_refused(self, tmp_path: Path) -> None:
         source = ids_of(write_jsonl(tmp_path / "a.jsonl", ["x"]))
-        with pytest.raises(SourceError, match=r"token_column is for Parquet, but .*a\.jsonl is js"):
+        with pytest.raises(SourceError, match=r"for Parquet and Arrow, but .*a\.jsonl is jsonl"):
             plan_splits(source, list_inputs(source), split_bytes=1)
 
     def test_a_damaged_file_stops_the_reading_and_is_named(self, tmp_path: Path) -> None:
