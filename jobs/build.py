@@ -22,6 +22,7 @@ from pipeline.publish import WORK, publish, read_receipts, recover
 from pipeline.shard.manifest import load_manifest, parse_segment
 from pipeline.shard.tables import FormatError
 from pipeline.shard.writer import FileReceipt
+from pipeline.token_records import ends_text
 from pipeline.tokenizer.identity import policy_text
 from pipeline.tokenizer.resolve import resolve_tokenizer
 
@@ -61,6 +62,9 @@ def build(
         workload = resolve_workload(config.workload)
         identity = resolve_tokenizer(config.tokenizer)
         reporter.line(f"tokenizer {policy_text(identity)}")
+        for source in config.sources:
+            if source.given_ends:
+                reporter.line(f"source {source.name} {ends_text(source.given_ends, identity)}")
         corpora = find_corpora(config, identity, root)
         keys = _fingerprints(config, corpora)
         if (root / "manifest.json").exists():

@@ -159,7 +159,8 @@ def simulate(
     lengths: Annotated[
         str,
         typer.Option(
-            help="fig3 (the paper's), a .npy or .json of lengths, or FILE.parquet:COLUMN."
+            help="fig3 (the paper's), a .npy or .json of lengths, FILE.parquet:COLUMN (lengths or "
+            "lists of token ids), a Megatron .idx, or a token store's directory."
         ),
     ] = "fig3",
     max_tokens: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,11 @@ from packer.lengths import fig3_lengths
 from packer.simulate import simulate
 from packer.workload import LONGEST_PIECE, Workload
 from pipeline.config import ConfigError
+from pipeline.megatron import check_index, open_index
+from pipeline.shard.token_store import TokenStore
+from pipeline.token_columns import holds_ids, list_lengths
+
+log = logging.getLogger(__name__)
 
 _FIG3_TOKENS_PER_DOCUMENT = 1_500
 """A little below the distribution's mean, so that enough documents are drawn."""
@@ -101,17 +107,45 @@ def load_lengths(request: SimulationRequest) -> np.ndarray:
 
 def _read_lengths(name: str) -> np.ndarray:
     path, _, column = name.partition(":")
+    if Path(name).is_dir():
+        store = TokenStore(Path(name))
+        store.check_tables()
+        return store.lengths
+    if name.endswith(".idx"):
+        index = open_index(name)
+        check_index(index)
+        return _without_empty(name, index.document_lengths(0, index.documents))
     if path.endswith(".npy"):
         return np.load(path, allow_pickle=False)
     if path.endswith(".json"):
         return np.array(json.loads(Path(path).read_text()))
     if path.endswith(".parquet"):
-        return pq.read_table(path, columns=[column]).column(column).to_numpy()
+        return _column_lengths(path, column)
     if path.endswith(".u32"):
         return np.fromfile(path, "<u4")
     raise ValueError(
-        "expected fig3, FILE.npy, FILE.json, FILE.parquet:COLUMN or a store's lengths.u32"
+        "expected fig3, FILE.npy, FILE.json, FILE.parquet:COLUMN (of lengths, or of lists of token "
+        "ids), a Megatron FILE.idx, a token store or its lengths.u32"
     )
+
+
+def _column_lengths(path: str, column: str) -> np.ndarray:
+    """A column of lengths, or how many ids each row of a column of token ids has."""
+    with pq.ParquetFile(path) as file:
+        kind = file.schema_arrow.field(column).type
+        if not holds_ids(kind):
+            return file.read([column]).column(column).to_numpy()
+        batches = file.iter_batches(batch_size=1024, columns=[column], use_threads=False)
+        lengths = [list_lengths(batch.column(0)) for batch in batches]
+    return _without_empty(f"{path}:{column}", np.concatenate(lengths or [np.empty(0, np.int64)]))
+
+
+def _without_empty(name: str, lengths: np.ndarray) -> np.ndarray:
+    """The lengths of documents that a build would take: an empty one is rejected there."""
+    kept = lengths[lengths > 0]
+    if len(kept) < len(lengths):
+        log.warning("%s: %d documents without tokens left out", name, len(lengths) - len(kept))
+    return kept
 
 
 def _thresholds(text: str) -> tuple[int, ...] | None:

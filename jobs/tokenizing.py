@@ -173,6 +173,7 @@ def _make_store(
             receipts=[StorePartReceipt.from_dict(receipt) for receipt in receipts],
             splits=splits,
             keep_columns=corpus.source.keep_columns,
+            given_ends=corpus.source.given_ends,
         )
         ledger.remove()
 

@@ -14,9 +14,11 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     StringConstraints,
     ValidationError,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -48,10 +50,12 @@ class TokenizerConfig(_Table):
     """Which vocabulary, and what is added at a document's true ends.
 
     `path` is a tokenizer.json, a directory that holds one, `package:NAME` for an installed Python
-    package that carries one, or a hub name (needs the `hf` extra).
+    package that carries one, or a hub name (needs the `hf` extra). Where every source brings its
+    own tokens, `vocab_size` may stand in its place.
     """
 
-    path: str
+    path: str | None = None
+    vocab_size: int | None = Field(default=None, ge=1, le=1 << 32)
     engine: Literal["hf"] = "hf"
     add_bos: bool = False
     add_eos: bool = True
@@ -59,17 +63,33 @@ class TokenizerConfig(_Table):
     eos_token: str | None = None
     special_tokens_in_text: Literal["text", "tokens"] = "text"
 
+    @model_validator(mode="after")
+    def _one_of(self) -> TokenizerConfig:
+        if (self.path is None) == (self.vocab_size is None):
+            raise ValueError(
+                "give exactly one of path and vocab_size (for sources that all bring tokens)"
+            )
+        if self.path is None and (self.add_bos or self.bos_token or self.eos_token):
+            raise ValueError("add_bos, bos_token and eos_token need path, a vocabulary")
+        return self
+
+
+_TABLES = ("auto", "parquet", "arrow")
+
 
 class SourceConfig(_Table):
     """One corpus: where its files are, how they are read, and what of them is used.
 
+    It brings tokens where its format is "megatron" or `token_column` names a column of ids.
     `min_tokens` and `longer_than_context` stand before those of `DocumentsConfig`.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     paths: tuple[NonEmpty, ...] = Field(min_length=1)
-    format: Literal["auto", "jsonl", "parquet", "arrow", "text", "datasets"] = "auto"
+    format: Literal["auto", "jsonl", "parquet", "arrow", "text", "datasets", "megatron"] = "auto"
     text_column: str = "text"
+    token_column: NonEmpty | None = None
+    ends: Literal["as_given", "add"] | None = None
     keep_columns: tuple[NonEmpty, ...] = ()
     id_column: NonEmpty | None = None
     duplicate_ids: Literal["count", "reject", "stop"] = "count"
@@ -97,6 +117,42 @@ class SourceConfig(_Table):
         if self.duplicate_ids != "count" and self.id_column is None:
             raise ValueError(f'duplicate_ids is "{self.duplicate_ids}" but id_column is not set')
         return self
+
+    @model_validator(mode="after")
+    def _one_reading(self) -> SourceConfig:
+        both = {"text_column", "token_column"} <= self.model_fields_set
+        if self.token_column is not None and both:
+            raise ValueError("give text_column or token_column, not both")
+        if self.token_column is not None and self.format not in _TABLES:
+            raise ValueError(
+                f'token_column is for Parquet and Arrow, but format is "{self.format}"'
+            )
+        if (self.keep_columns or self.id_column) and self.brings_tokens:
+            raise ValueError(
+                "keep_columns and id_column are for sources of text; this one brings tokens"
+            )
+        if self.ends == "as_given" and not self.brings_tokens:
+            raise ValueError(
+                'ends = "as_given" is for sources that bring tokens; what is added to text is set '
+                "by tokenizer.add_bos and tokenizer.add_eos"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = handler(self)
+        if self.token_column is not None:
+            del fields["text_column"]  # reading the settings again must not find both
+        return fields
+
+    @property
+    def brings_tokens(self) -> bool:
+        return self.format == "megatron" or self.token_column is not None
+
+    @property
+    def given_ends(self) -> str | None:
+        """What is done with the ends of documents that it brings as tokens; None for text."""
+        return (self.ends or "as_given") if self.brings_tokens else None
 
 
 class DocumentsConfig(_Table):
@@ -238,6 +294,9 @@ class RunConfig(_Table):
         names = [source.name for source in self.sources]
         if len(set(names)) != len(names):
             raise ValueError(f"two sources have one name: {sorted(names)}")
+        if self.tokenizer.path is None:
+            for source in self.sources:
+                _needs_no_vocabulary(source)
         weighted = [source.weight is not None for source in self.sources]
         if any(weighted) and not all(weighted):
             raise ValueError("give every source a weight, or none")
@@ -262,6 +321,19 @@ class RunConfig(_Table):
         """What happens when a source has no epochs left, resolved."""
         weighted = self.sources[0].weight is not None
         return self.mixture.at_source_end or ("stop" if weighted else "drop")
+
+
+def _needs_no_vocabulary(source: SourceConfig) -> None:
+    if not source.brings_tokens:
+        raise ValueError(
+            f"source {source.name!r} holds text, which needs tokenizer.path; set it, or set the "
+            'source\'s token_column or format = "megatron" if it holds token ids'
+        )
+    if source.given_ends == "add":
+        raise ValueError(
+            f'source {source.name!r} has ends = "add", which needs tokenizer.path; set it, or '
+            'ends = "as_given"'
+        )
 
 
 def load_config(path: Path, overrides: tuple[str, ...] = ()) -> RunConfig:

@@ -61,6 +61,7 @@ def finish_store(
     receipts: Sequence[StorePartReceipt],
     splits: Sequence[Split],
     keep_columns: Sequence[str] = (),
+    given_ends: str | None = None,
 ) -> dict[str, Any]:
     """Write a store's tables over its parts, and source.json last, which makes it a store.
 
@@ -76,6 +77,7 @@ def finish_store(
         receipts: one a split, in any order.
         splits: all splits of the source.
         keep_columns: the source's.
+        given_ends: the source's; recorded where it brings tokens.
 
     Returns:
         the content of source.json.
@@ -92,7 +94,9 @@ def finish_store(
         _write_listing(directory, ordered, REJECTS)
         optional: dict[str, Any] = {}
         if keep_columns:
-            optional = {"keep_columns": sorted(keep_columns)}
+            optional["keep_columns"] = sorted(keep_columns)
+        if given_ends:
+            optional["ends"] = given_ends
         tables = TABLES
         if notes := _total(receipt.notes for receipt in ordered):
             _write_listing(directory, ordered, NOTES)

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pipeline import storage
+from pipeline import megatron, storage
 from pipeline.config import SourceConfig
 from pipeline.hub_datasets import DatasetError, arrow_files
 from pipeline.saved_datasets import STATE, SavedDatasetError, data_files
-
-
-class SourceError(ValueError):
-    """A source's files are not what the configuration says; the message says what to do."""
+from pipeline.source_error import SourceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +74,16 @@ def _expand(source: SourceConfig, configured: str) -> Iterator[tuple[str, str, i
         return
     given = storage.local_path(configured)
     if storage.is_url(given):
+        if source.format == "megatron":
+            raise SourceError(
+                f"{place} is remote, but a Megatron dataset is mapped; copy or mount it and give a "
+                "local path"
+            )
         yield from _expand_url(source, given, place)
         return
     path = os.path.abspath(given)
+    if source.format == "megatron":
+        path = megatron.listed(path)
     if os.path.isfile(path):
         root, names = os.path.dirname(path), [os.path.basename(path)]
     elif os.path.isdir(path):
@@ -96,6 +100,9 @@ def _expand(source: SourceConfig, configured: str) -> Iterator[tuple[str, str, i
         names = sorted({os.path.relpath(match, root).replace(os.sep, "/") for match in found})
     else:
         raise SourceError(f"{place} does not exist; correct it or create the file")
+    if source.format == "megatron":
+        names = megatron.pairs(root, names)
+        place += ' with format "megatron"'
     if not names:
         raise SourceError(f"{place} matches no file; correct it or remove it")
     for name in sorted(names, key=os.fsencode):

@@ -26,6 +26,8 @@ REASONS = {
     "too_long": "over the limits of a line, a text or a document",
     "unbroken": "text without a place to cut that is too long to be encoded in one",
     "no_tokens": "text of which the tokenizer makes no token",
+    "missing_tokens": "the token column is null",
+    "id_out_of_range": "an id below 0, not below the vocabulary's size, or null",
     "duplicate_id": 'an id that an earlier record has (duplicate_ids = "reject")',
 }
 MIN_REJECTED = 100

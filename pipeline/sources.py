@@ -19,12 +19,14 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import megatron
 from pipeline.arrow_ipc import ArrowError, batch_spans, read_schema
 from pipeline.config import SourceConfig, fingerprint
 from pipeline.listing import InputFile, SourceError
 from pipeline.records.compressed import COMPRESSIONS
 from pipeline.shard.schema import VERSION
 from pipeline.storage import is_url, local_path, open_random, split_url
+from pipeline.token_columns import check_token_column, row_group_bytes
 from pipeline.tokenizer.identity import TokenizerIdentity
 
 _JSONL = (".jsonl", ".ndjson", ".json")
@@ -45,9 +47,9 @@ class Split:
     """What one task reads: a range of one file, or some whole files.
 
     `files` are rows of the inputs, `names` and `paths` what and where these are. `[start, stop)`
-    counts bytes of a JSONL or Arrow file, row groups of a Parquet file, and files where files are
-    taken whole (text, and compressed JSONL). `num_bytes` is about what there is to read, for a
-    measure of progress.
+    counts bytes of a JSONL or Arrow file, row groups of a Parquet file, documents of a Megatron
+    pair (whose .idx and .bin are the `files`), and files where files are taken whole (text, and
+    compressed JSONL). `num_bytes` is about what there is to read, for a measure of progress.
     """
 
     number: int
@@ -62,7 +64,12 @@ class Split:
     @property
     def unit(self) -> str:
         """What `start` and `stop` count, in words."""
-        units = {"jsonl": "bytes", "arrow": "bytes", "parquet": "row groups"}
+        units = {
+            "jsonl": "bytes",
+            "arrow": "bytes",
+            "parquet": "row groups",
+            "megatron": "documents",
+        }
         return units.get(self.format, "files")
 
 
@@ -89,6 +96,11 @@ def resolve_formats(source: SourceConfig, inputs: Sequence[InputFile]) -> tuple[
                 f"{other.name} ({known}), {file.name} ({kind}); set pattern to select files, name "
                 'them as paths of their own, or set format to "jsonl", "parquet", "arrow" or "text"'
             )
+        if source.token_column is not None and kind not in ("parquet", "arrow"):
+            raise SourceError(
+                f"source {source.name!r}: token_column is for Parquet and Arrow, but {file.path} "
+                f"is {kind}"
+            )
     return kinds
 
 
@@ -98,12 +110,13 @@ def plan_splits(
     """Cut a source into splits of about `split_bytes`.
 
     Plain JSONL is cut at any byte, Parquet between row groups (by the text column's uncompressed
-    size), Arrow between record batches; text files are grouped whole, and a compressed JSONL file
-    is one split, since it can only be read from its start. An empty file of records has no split.
+    size), Arrow between record batches, a Megatron pair between documents; text files are grouped
+    whole, and a compressed JSONL file is one split, since it can only be read from its start. An
+    empty file of records has no split.
 
     Raises:
-        SourceError: undecidable format, a file that is not of its format, or one without the text
-            column.
+        SourceError: undecidable format, a file that is not of its format, one without the text or
+            token column, or a Megatron pair that does not agree with itself.
     """
     spans = [
         (kind, span)
@@ -149,6 +162,8 @@ def store_key(
         optional["keep_columns"] = sorted(source.keep_columns)
     if source.id_column is not None:
         optional["ids"] = [source.id_column, source.duplicate_ids == "reject"]
+    if source.brings_tokens:
+        optional["tokens"] = {"token_column": source.token_column, "ends": source.given_ends}
     return fingerprint(
         {
             **optional,
@@ -222,11 +237,16 @@ def _format_of(source: SourceConfig, file: InputFile, directories: tuple[str, ..
         return "parquet"
     if suffix in _ARROW:
         return "arrow"
+    if suffix in megatron.ENDINGS and os.path.isfile(megatron.partner(file.path)):
+        raise SourceError(
+            f"source {source.name!r}: {file.path} looks like a part of a Megatron dataset; set "
+            'format to "megatron", or pattern to select other files'
+        )
     if suffix in _TEXT or file.path.startswith(directories):
         return "text"
     raise SourceError(
         f"source {source.name!r}: the name of {file.path} does not say what it holds; set format "
-        'to "jsonl", "parquet", "arrow" or "text"'
+        'to "jsonl", "parquet", "arrow", "text" or "megatron"'
     )
 
 
@@ -240,6 +260,8 @@ def _spans(
         return _row_group_spans(source, files, split_bytes)
     if kind == "arrow":
         return _batch_spans(source, files, split_bytes)
+    if kind == "megatron":
+        return _document_spans(files, split_bytes)
     return _byte_spans(files, split_bytes)
 
 
@@ -257,17 +279,30 @@ def _row_group_spans(
     source: SourceConfig, files: Sequence[_Row], split_bytes: int
 ) -> Iterator[_Span]:
     for row, file in files:
-        sizes = _row_group_bytes(file.path, source.text_column) if file.bytes else []
+        sizes = _row_group_bytes(file.path, source) if file.bytes else []
         for start, stop in _consecutive(sizes, split_bytes):
             yield (row,), start, stop, sum(sizes[start:stop])
 
 
 def _batch_spans(source: SourceConfig, files: Sequence[_Row], split_bytes: int) -> Iterator[_Span]:
     for row, file in files:
-        spans = _record_batches(file.path, source.text_column) if file.bytes else []
+        spans = _record_batches(file.path, source) if file.bytes else []
         for first, last in _consecutive([stop - start for start, stop in spans], split_bytes):
             start, stop = spans[first][0], spans[last - 1][1]
             yield (row,), start, stop, stop - start
+
+
+def _document_spans(files: Sequence[_Row], split_bytes: int) -> Iterator[_Span]:
+    rows = {file.path: row for row, file in files}
+    for row, file in files:
+        if not file.path.endswith(".idx"):
+            continue
+        index = megatron.open_index(file.path)
+        megatron.check_index(index)
+        megatron.check_bin(index)
+        for start, stop in megatron.cuts(index, split_bytes):
+            num_bytes = index.offset_of(stop) - index.offset_of(start)
+            yield (row, rows[index.bin_path]), start, stop, num_bytes
 
 
 def _grouped_spans(files: Sequence[_Row], split_bytes: int) -> Iterator[_Span]:
@@ -289,8 +324,11 @@ def _consecutive(sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
         yield start, len(sizes)
 
 
-def _row_group_bytes(path: str, text_column: str) -> list[int]:
-    """Uncompressed bytes of the text column in each row group."""
+def _row_group_bytes(path: str, source: SourceConfig) -> list[int]:
+    """Uncompressed bytes of the text or token column in each row group."""
+    if source.token_column is not None:
+        return row_group_bytes(path, source.token_column)
+    text_column = source.text_column
     with open_parquet(path, text_column) as file:
         metadata = file.metadata
         leaves = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
@@ -301,11 +339,14 @@ def _row_group_bytes(path: str, text_column: str) -> list[int]:
         ]
 
 
-def _record_batches(path: str, text_column: str) -> list[tuple[int, int]]:
-    """Where each record batch lies in an Arrow file or stream with a text column."""
+def _record_batches(path: str, source: SourceConfig) -> list[tuple[int, int]]:
+    """Where each record batch lies in an Arrow file or stream with a text or token column."""
     with open_random(path) as file:
         try:
-            check_columns(path, read_schema(file), text_column)
+            if source.token_column is not None:
+                check_token_column(path, read_schema(file), source.token_column)
+            else:
+                check_columns(path, read_schema(file), source.text_column)
             return batch_spans(file)
         except (ArrowError, pa.ArrowException) as error:
             raise SourceError(f"{path} cannot be read as Arrow: {error}") from error

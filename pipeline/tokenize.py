@@ -8,7 +8,7 @@ or a list of all documents, in memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from pipeline.shard import schema
 from pipeline.shard.atomic import atomic_path
 from pipeline.shard.digests import sha256_file
 from pipeline.sources import Split
+from pipeline.token_records import accept, read_tokens
 from pipeline.tokenizer.documents import (
     MAX_UNBROKEN_BYTES,
     DocumentEncoder,
@@ -86,7 +87,7 @@ def tokenize_split(
 
     Args:
         split: what to read.
-        source: where the text is in a record.
+        source: where the text, or the ids, are in a record.
         identity: vocabulary, and what is added at a document's ends.
         directory: the store's.
 
@@ -95,14 +96,13 @@ def tokenize_split(
         FileNotFoundError: ids were not compared before.
         TokenizerError: the vocabulary is not the one of `identity`.
     """
-    encoder = load_encoder(identity)
     duplicates = duplicates_of(directory, split.number) if source.id_column else ()
     base = directory / PARTS / schema.part_name(split.number)
     with ExitStack() as stack:
         names = dict(zip(split.files, split.names, strict=True))
         part = _PartWriter(stack, base, names, metadata=bool(source.keep_columns))
-        for batch in read_records(split, source, duplicates):
-            part.append(_encode(batch, encoder, identity), batch)
+        for documents, read in _documents(split, source, identity, duplicates):
+            part.append(documents, read)
         part.close()
     return StorePartReceipt(
         part=split.number,
@@ -131,6 +131,33 @@ class _Encoded:
     text_bytes: int
     rejects: list[Reject]
     records: int
+
+
+def _documents(
+    split: Split,
+    source: SourceConfig,
+    identity: TokenizerIdentity,
+    duplicates: np.ndarray | tuple[()],
+) -> Iterator[tuple[_Encoded, RecordBatch]]:
+    """A split's documents in order, encoded or as the source brings them, and what was read."""
+    ends = source.given_ends
+    if ends is not None:
+        for given in read_tokens(split, source, longest=MAX_DOCUMENT_TOKENS):
+            found = accept(given, identity, ends=ends, longest=MAX_DOCUMENT_TOKENS)
+            documents = _Encoded(
+                ids=found.ids,
+                lengths=found.lengths,
+                file=np.full(len(found.lengths), given.file, np.int64),
+                record=found.record,
+                text_bytes=0,
+                rejects=found.rejects,
+                records=given.records,
+            )
+            yield documents, RecordBatch()
+        return
+    encoder = load_encoder(identity)
+    for batch in read_records(split, source, duplicates):
+        yield _encode(batch, encoder, identity), batch
 
 
 def _encode(batch: RecordBatch, encoder: DocumentEncoder, identity: TokenizerIdentity) -> _Encoded:

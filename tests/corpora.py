@@ -189,5 +189,6 @@ def build_store(
         receipts=receipts,
         splits=splits,
         keep_columns=source.keep_columns,
+        given_ends=source.given_ends,
     )
     return store

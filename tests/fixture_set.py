@@ -354,7 +354,7 @@ def _store(name: str, source: int) -> StoreData:
             "engine": "hf",
             "vocab_size": VOCABULARY,
             "bos_id": None,
-            "eos_id": 0,
+            "eos_id": None,
         },
         "documents": len(lengths),
         "tokens": sum(lengths),

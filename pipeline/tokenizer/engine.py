@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
-from pipeline.tokenizer.identity import TokenizerError, TokenizerIdentity
+from pipeline.tokenizer.identity import NO_ENGINE, TokenizerError, TokenizerIdentity
 from pipeline.tokenizer.locate import parse, read
 
 
@@ -64,8 +64,13 @@ def load_reference(identity: TokenizerIdentity) -> Tokenizer:
 
     Raises:
         TokenizerError: the file is not the one the identity was made from, or text could forge the
-            ids that mark a document's ends though it must not.
+            ids that mark a document's ends though it must not; or there is no vocabulary.
     """
+    if identity.engine == NO_ENGINE:
+        raise TokenizerError(
+            "there is no vocabulary to encode or decode with: the configuration has "
+            f"tokenizer.vocab_size = {identity.vocab_size} and no tokenizer.path"
+        )
     path = Path(identity.path)
     content = read(path)
     found = hashlib.sha256(content).hexdigest()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+NO_ENGINE = "none"
+"""`engine` where there is no vocabulary; `name`, `path` and `sha256` are empty then."""
+
 
 class TokenizerError(ValueError):
     """The tokenizer cannot be used as configured; the message says what to change."""
@@ -45,8 +48,24 @@ class TokenizerIdentity:
         return fields
 
 
+def without_vocabulary(vocab_size: int) -> TokenizerIdentity:
+    """The identity where every source brings tokens, of ids below `vocab_size`."""
+    return TokenizerIdentity(
+        name="",
+        path="",
+        sha256="",
+        engine=NO_ENGINE,
+        vocab_size=vocab_size,
+        bos_id=None,
+        eos_id=None,
+        special_tokens_in_text="text",
+    )
+
+
 def policy_text(identity: TokenizerIdentity) -> str:
     """One line that says which ids are added where."""
+    if identity.engine == NO_ENGINE:
+        return f"none: sources bring ids below {identity.vocab_size}"
     ends = [
         f"{label} {'not added' if token_id is None else f'id {token_id} {place}'}"
         for label, token_id, place in (

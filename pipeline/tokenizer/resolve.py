@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.config import TokenizerConfig
 from pipeline.tokenizer.engine import load_engine
-from pipeline.tokenizer.identity import TokenizerError, TokenizerIdentity
+from pipeline.tokenizer.identity import TokenizerError, TokenizerIdentity, without_vocabulary
 from pipeline.tokenizer.locate import SIDE_FILES, locate, parse, read
 
 _COMMON_NAMES = {
@@ -18,7 +18,7 @@ _COMMON_NAMES = {
 
 
 def resolve_tokenizer(config: TokenizerConfig) -> TokenizerIdentity:
-    """Find the vocabulary and what is added at a document's ends.
+    """Find the vocabulary and what is added at a document's ends; or only its size is known.
 
     BOS and EOS are the configured strings, else those of a tokenizer_config.json or
     special_tokens_map.json beside the vocabulary, else a common name that the vocabulary has.
@@ -26,6 +26,8 @@ def resolve_tokenizer(config: TokenizerConfig) -> TokenizerIdentity:
     Raises:
         TokenizerError: no vocabulary there, or no BOS or EOS to add.
     """
+    if config.path is None:
+        return without_vocabulary(config.vocab_size or 0)
     name, path = locate(config.path)
     content = read(path)
     tokenizer = parse(content, path)

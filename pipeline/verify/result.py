@@ -14,6 +14,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 LAWS = (
     "every file, table and row group is the one its digest names",
     "every token store is whole, and the one that the plan was made from",
+    "ids are in the vocabulary, and documents have the ends that source.json speaks of",
     "rows stand in order: N micro-batches a step, none empty, workload not increasing",
     "tokens, pieces, piece lengths and displacements keep their bounds",
     "workloads, targets and step totals are what their pieces give",

@@ -17,6 +17,7 @@ from pipeline.shard.manifest import Manifest, Source
 from pipeline.shard.tables import read_bytes, read_table
 from pipeline.verify.part import spans
 from pipeline.verify.result import Progress, VerifyError
+from pipeline.verify.token_ids import ENDS, check_ids
 
 _TABLES = {
     "inputs.parquet": schema.INPUTS,
@@ -96,7 +97,7 @@ def check_store(
         tables["notes.parquet"] = read_table(root / "notes.parquet", schema.REJECTS)
     parts = tables["parts.parquet"].to_pylist()
     _check_tables(identity, tables, root)
-    item_bytes = np.dtype(identity["dtype"]).itemsize
+    dtype = np.dtype(identity["dtype"]).newbyteorder("<")
     lengths = _map(root / "lengths.u32", "<u4")
     if len(lengths) != identity["documents"] or lengths.sum(dtype=np.int64) != identity["tokens"]:
         raise VerifyError(
@@ -106,11 +107,14 @@ def check_store(
     for done, part in enumerate(parts):
         progress(f"store {source.name}", done, len(parts))
         first = part["first_doc_id"]
+        mine = lengths[first : first + part["documents"]]
         num_bytes += _check_part(
-            root, part, item_bytes, lengths[first : first + part["documents"]],
+            root, part, dtype.itemsize, mine,
             num_inputs=tables["inputs.parquet"].num_rows,
             keep_columns=identity.get("keep_columns", []),
         )  # fmt: skip
+        path = root / "parts" / f"{schema.part_name(part['part'])}.tokens"
+        check_ids(path, _map(path, dtype), mine, identity)
     progress(f"store {source.name}", len(parts), len(parts))
     tokens = tables["parts.parquet"].column("tokens").to_numpy()
     store = RawStore(root, identity["dtype"], tokens, scratch)
@@ -142,6 +146,8 @@ def _check_identity(manifest: Manifest, source: Source, root: Path) -> dict[str,
         )
     if found["name"] != source.name or found["dtype"] not in schema.TOKEN_TYPES:
         raise VerifyError(f"is {found}, must be the store of {source.name!r}", path=path)
+    if identity.get("ends") not in ENDS:
+        raise VerifyError(f"has ends {identity['ends']!r}, must be add or as_given", path=path)
     if np.dtype(found["dtype"]).itemsize > np.dtype(manifest.dtype).itemsize:
         raise VerifyError(f"has {found['dtype']} tokens, the shards {manifest.dtype}", path=path)
     for name, digest in digests.items():

@@ -89,6 +89,8 @@ def test_overrides_are_toml_values_and_bare_words(config_file: Path) -> None:
         ("documents.longer_than_contex='cut'", ["did you mean 'longer_than_context'"]),
         ("documents.longer_than_context='split'", ["'cut', 'truncate', 'drop' or 'error'"]),
         ("sources.0.name='../a'", ["sources.0.name"]),
+        ("tokenizer.vocab_size=9", ["tokenizer: give exactly one of path and vocab_size"]),
+        ("sources.0.ends='as_given'", ["sources.0", "sources that bring tokens"]),
         ("packing", ["expected table.key=value"]),
         ("sources.5.name=b", ["no table '5'"]),
     ],
@@ -125,6 +127,47 @@ def test_a_dumped_configuration_reads_back_the_same(config_file: Path) -> None:
     again = parse_config(dumped, name="manifest")
     assert isinstance(again, RunConfig)
     assert again == config
+
+
+TOKENS = SMALL.replace('path = "tokenizer.json"', "vocab_size = 50_000")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("", ["source 'a' holds text, which needs tokenizer.path"]),
+        ('token_column = "ids"\nends = "add"', ["source 'a' has ends", "needs tokenizer.path"]),
+        ('token_column = "ids"\ntext_column = "text"', ["text_column or token_column, not both"]),
+        ('token_column = "ids"\nformat = "jsonl"', ["for Parquet and Arrow", "jsonl"]),
+        ('token_column = "ids"\nformat = "megatron"', ["for Parquet and Arrow", "megatron"]),
+        ('token_column = ""', ["sources.0.token_column"]),
+        ('token_column = "ids"\nkeep_columns = ["id"]', ["id_column are for sources of text"]),
+    ],
+)
+def test_sources_without_a_vocabulary_bring_tokens(
+    config_file: Path, settings: str, words: list[str]
+) -> None:
+    config_file.write_text(TOKENS.replace('paths = ["a.jsonl"]', f'paths = ["a"]\n{settings}'))
+    with pytest.raises(ConfigError) as caught:
+        load_config(config_file)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_no_ends_are_named_where_there_is_no_vocabulary(config_file: Path) -> None:
+    config_file.write_text(TOKENS)
+    for setting in ("add_bos=true", "eos_token='x'"):
+        with pytest.raises(ConfigError, match="need path, a vocabulary"):
+            load_config(config_file, (f"tokenizer.{setting}", "sources.0.format=megatron"))
+
+
+@pytest.mark.parametrize("setting", ['format = "megatron"', 'token_column = "ids"'])
+def test_settings_of_token_sources_read_back_the_same(config_file: Path, setting: str) -> None:
+    config_file.write_text(TOKENS.replace('paths = ["a.jsonl"]', f'paths = ["a"]\n{setting}'))
+    config = load_config(config_file)
+    dumped = config.model_dump(mode="json", by_alias=True, exclude={"job"})
+    assert parse_config(dumped, name="manifest") == config
+    assert config.sources[0].given_ends == "as_given"
 
 
 def test_fingerprints_do_not_depend_on_the_order_of_keys() -> None:

@@ -231,6 +231,23 @@ def test_a_store_with_metadata_and_notes_passes(tmp_path: Path):
     assert report.files == verify(plain).files + 1
 
 
+def set_ends(data: SetData, name: str, token_id: int, ends: list[str | None]) -> None:
+    """Let the tokenizer add an id, and the sources bring their tokens with these `ends`."""
+    data.manifest["tokenizer"][name] = token_id
+    for source, given in zip(data.stores, ends, strict=True):
+        source.source["tokenizer"][name] = token_id
+        if given:
+            source.source["ends"] = given
+
+
+def empty_first(data: Any) -> None:
+    """Give the tokens of a store's first document to its second."""
+    tokens, data.lengths[0] = data.lengths[0], 0
+    data.lengths[1] += tokens
+    length, offset = data.index[0]["length"], data.index[0]["offset"]
+    length[:2], offset[1] = data.lengths[:2], 0
+
+
 STORE_LAWS: dict[str, tuple[Change, str, str]] = {
     "tokens are the shards'": (
         lambda data: data.stores[0].parts[0].__setitem__(0, 999), SHARD, "its document has"),
@@ -279,6 +296,22 @@ STORE_LAWS: dict[str, tuple[Change, str, str]] = {
         store(lambda s: s.source.update(version=2)), "source.json", "steelyard-store 1"),
     "its digests are there": (
         lambda data: data.stores[0].source.pop("rejected"), "source.json", "KeyError"),
+    "ids are in the vocabulary": (
+        store(lambda s: s.parts[1].__setitem__(3, 50_000)),
+        "00001.tokens", "token 3 is 50000, but the vocabulary has 50000 ids"),
+    "documents have tokens": (
+        store(lambda s: empty_first(s)), "00000.tokens",
+        "document 0 of the part has no tokens"),
+    "documents have their BOS": (
+        lambda data: set_ends(data, "bos_id", 1, [None, None]),
+        "store/books-6e317bcd6839e887/parts/00000.tokens",
+        "document 1 of the part does not begin with bos_id 1"),
+    "documents have their EOS": (
+        lambda data: set_ends(data, "eos_id", 0, ["as_given", "add"]),
+        "store/web-4b5e57f6eb2f42b9/parts/00000.tokens",
+        "document 0 of the part does not end with eos_id 0"),
+    "ends are known": (
+        store(lambda s: s.source.update(ends="cut")), "source.json", "has ends 'cut'"),
     "ids fit the shards": (
         store(lambda s: s.source.update(dtype="uint32")), "source.json", "uint32"),
 }  # fmt: skip
@@ -290,3 +323,9 @@ def test_a_token_store_at_odds_with_itself_or_the_set_is_found(law: str, tmp_pat
     error = broken(change, tmp_path)
     assert path in error.path
     assert message in str(error)
+
+
+def test_ends_as_given_promise_nothing(tmp_path: Path):
+    data = make_set()
+    set_ends(data, "eos_id", 0, ["as_given", "as_given"])
+    verify(data.write(tmp_path))
