@@ -51,7 +51,7 @@ def text_size(text: str) -> int | Problem:
     if not text or text.isspace():
         return Problem("empty_text", f"{len(text)} characters, none but white space")
     try:
-        size = len(text.encode())
+        size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:
         return Problem("bad_utf8", f"lone surrogate at character {error.start}")
     if size > MAX_TEXT_BYTES:

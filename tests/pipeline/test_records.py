@@ -95,6 +95,33 @@ class TestLines:
             "Expecting value at character 0",
         ]
 
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b'{"text": "a", "n": NaN, "m": -Infinity}',
+            b'{"text": "a", "n": 123456789012345678901234567890}',
+            b'{"text": "a", "n": 1e999, "m": ' + b"8" * 4000 + b"}",
+            b'{"text": "a", "other": "\\ud800"}',
+            b'{"text": 1, "text": "a"}',
+            b'{"text": "\\u0061", "deep": ' + b"[" * 1000 + b"]" * 1000 + b"}",
+        ],
+    )
+    def test_what_only_one_of_the_two_parsers_takes_is_taken(
+        self, tmp_path: Path, line: bytes
+    ) -> None:
+        assert read_lines(tmp_path / "a.jsonl", line) == ([(0, 0, "a")], [])
+
+    def test_what_is_too_deep_does_not_depend_on_the_stack(self, tmp_path: Path) -> None:
+        def below(frames: int, depth: int) -> Found:
+            if frames:
+                return below(frames - 1, depth)
+            line = b'{"text": "a", "deep": ' + b"[" * depth + b"]" * depth + b"}"
+            return read_lines(tmp_path / "a.jsonl", line)
+
+        for frames in (0, 500):
+            assert below(frames, 1000) == ([(0, 0, "a")], [])
+            assert below(frames, 1100) == ([], [(0, 0, "broken_json")])
+
     def test_blank_lines_are_no_records_but_count_as_lines(self, tmp_path: Path) -> None:
         content = b'\n{"text": "a"}\n  \r\n\n{"text": "b"}\n\n'
         found = read_lines(tmp_path / "a.jsonl", content)
