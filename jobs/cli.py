@@ -149,7 +149,7 @@ def inspect(
 
 @app.command(
     epilog="Example: steelyard simulate --lengths fig3 --num-micro-batches 4 "
-    "--context-length 131072 --max-tokens 163840 --crossover 47100 --policies concat,reorder,wlb"
+    "--context-length 131072 --max-tokens 163840 --crossover 47100 --policies reorder,wlb,lookahead"
 )
 def simulate(
     num_micro_batches: Annotated[
@@ -167,7 +167,9 @@ def simulate(
         int | None, typer.Option(min=1, max=1 << 26, help="S_max; default 1.25 S.")
     ] = None,
     crossover: Annotated[int, typer.Option(min=1, help="L*, in tokens.")] = 47_100,
-    policies: Annotated[str, typer.Option(help="Comma-separated.")] = "concat,reorder,wlb",
+    policies: Annotated[
+        str, typer.Option(help="Comma-separated.")
+    ] = "concat,reorder,wlb,lookahead",
     dp_size: Annotated[
         int, typer.Option("--dp-size", "--dp", min=1, help="Data-parallel ranks.")
     ] = 1,
@@ -180,10 +182,16 @@ def simulate(
         int, typer.Option(min=0, max=2**31 - 1, help="Bound on pieces; 0 for none.")
     ] = 0,
     mean_displacement: Annotated[
-        float, typer.Option(min=1e-6, max=1e6, help="Budget for tuned thresholds, in steps.")
+        float, typer.Option(min=1e-6, max=1e6, help="Budget of tuning and of lookahead, in steps.")
     ] = 0.5,
     thresholds: Annotated[str, typer.Option(help="Comma-separated tokens, or tune.")] = "tune",
-    objective: Annotated[str, typer.Option(help="What tuning minimises: max (excess).")] = "max",
+    window_steps: Annotated[
+        int, typer.Option(min=1, help="Steps that lookahead plans as a whole.")
+    ] = 32,
+    moves_per_piece: Annotated[
+        int, typer.Option(min=0, help="Effort of lookahead; 0 for what suits N.")
+    ] = 0,
+    objective: Annotated[str, typer.Option(help="What is minimised: max (excess).")] = "max",
     as_json: AsJson = False,
 ) -> None:
     """Packing policies side by side on a length distribution; nothing is written."""
@@ -202,6 +210,8 @@ def simulate(
         seed=seed,
         max_pieces=max_pieces,
         mean_displacement=mean_displacement,
+        window_steps=window_steps,
+        moves_per_piece=moves_per_piece,
         thresholds=thresholds,
         objective=objective,
     )

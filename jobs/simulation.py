@@ -44,6 +44,8 @@ class SimulationRequest:
     seed: int
     max_pieces: int
     mean_displacement: float
+    window_steps: int
+    moves_per_piece: int
     thresholds: str
     objective: str
 
@@ -68,6 +70,8 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
             dp_size=request.dp_size,
             pp_size=request.pp_size,
             mean_displacement=request.mean_displacement,
+            window_steps=request.window_steps,
+            moves_per_piece=request.moves_per_piece,
             max_pieces=request.max_pieces,
             thresholds=thresholds,
             steps=request.steps,

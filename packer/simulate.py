@@ -34,6 +34,8 @@ def simulate(
     thresholds: tuple[int, ...] | None = None,
     max_queues: int = 3,
     max_displacement: int = 16,
+    window_steps: int = 32,
+    moves_per_piece: int = 0,
     steps: int | None = None,
 ) -> list[dict[str, Any]]:
     """Pack the same documents with every policy and measure what comes out.
@@ -47,11 +49,13 @@ def simulate(
         workload: what a piece costs.
         dp_size: data-parallel ranks of the predicted times; a divisor of N.
         pp_size: pipeline stages of the predicted times.
-        mean_displacement: budget of tuned thresholds, in steps.
+        mean_displacement: budget of tuned thresholds and of `lookahead`, in steps.
         max_pieces: bound on the pieces of a micro-batch; 0 for none.
         thresholds: of `wlb` and `wlb_printed`, in tokens; None to tune them.
         max_queues: most queues to tune.
         max_displacement: bound on displacement, in steps.
+        window_steps: steps that `lookahead` plans as a whole.
+        moves_per_piece: effort of `lookahead`; 0 for what suits N.
         steps: use only as many documents as about so many steps need; None for all.
 
     Returns:
@@ -72,6 +76,8 @@ def simulate(
         thresholds=thresholds or (),
         max_displacement=max_displacement,
         mean_displacement=mean_displacement,
+        window_steps=window_steps,
+        moves_per_piece=moves_per_piece,
     )
     pieces = cut_lengths(lengths, context_length)
     if steps is not None:

@@ -190,7 +190,7 @@ class MixtureConfig(_Table):
 class PackingSettings(_Table):
     """Bounds of a micro-batch and a step, and the policy that fills them."""
 
-    policy: Literal["concat", "reorder", "wlb"] = "wlb"
+    policy: Literal["concat", "reorder", "wlb", "lookahead"] = "wlb"
     num_micro_batches: int = Field(ge=1, le=1 << 20)
     context_length: int = Field(ge=1, le=1 << 25)
     max_tokens: int | None = Field(default=None, le=1 << 26)
@@ -199,6 +199,8 @@ class PackingSettings(_Table):
     mean_displacement: float = Field(default=0.5, gt=0, allow_inf_nan=False)
     thresholds: tuple[int, ...] | Literal["tune"] = "tune"
     max_queues: int = Field(default=3, ge=1, le=3)
+    window_steps: int = Field(default=32, ge=1, le=65_536)
+    moves_per_piece: int = Field(default=0, ge=0, le=_MANY)
 
     @model_validator(mode="after")
     def _window(self) -> PackingSettings:

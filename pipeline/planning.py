@@ -71,6 +71,9 @@ def packing_config(settings: PackingSettings) -> PackingConfig:
         max_tokens=settings.bound,
         max_pieces=settings.max_pieces,
         max_displacement=settings.max_displacement,
+        mean_displacement=settings.mean_displacement,
+        window_steps=settings.window_steps,
+        moves_per_piece=settings.moves_per_piece,
         thresholds=() if settings.thresholds == "tune" else tuple(settings.thresholds),
     )
 

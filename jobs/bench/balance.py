@@ -9,14 +9,15 @@ from jobs.simulation import SimulationRequest, simulate_lengths
 
 CONTEXT_LENGTH = 131_072
 SEEDS = range(5)
-SETTINGS = (  # N, S_max / S, dp
-    (4, 1.25, 1),
-    (4, 1.5, 1),
-    (16, 1.25, 4),
-    (16, 1.5, 4),
-    (64, 1.25, 8),
+QUICK = ("concat", "reorder", "wlb")
+ALL = (*QUICK, "lookahead")
+SETTINGS = (  # N, S_max / S, dp, steps, policies
+    (4, 1.25, 1, 420, ALL),
+    (4, 1.5, 1, 420, ALL),
+    (16, 1.25, 4, 420, ALL),
+    (16, 1.5, 4, 420, ALL),
+    (64, 1.25, 8, 110, QUICK),
 )
-POLICIES = ("concat", "reorder", "wlb")
 _MEASURES = (
     "excess",
     "imbalance_degree_mean",
@@ -32,11 +33,14 @@ _MEASURES = (
 def run() -> list[dict[str, Any]]:
     """A row a setting and policy, means over the seeds."""
     rows = []
-    for num_micro_batches, factor, dp_size in SETTINGS:
+    for num_micro_batches, factor, dp_size, steps, policies in SETTINGS:
         runs = [
-            simulate_lengths(_request(num_micro_batches, factor, dp_size, seed)) for seed in SEEDS
+            simulate_lengths(
+                _request(num_micro_batches, factor, dp_size, steps, policies, seed=seed)
+            )
+            for seed in SEEDS
         ]
-        for place, policy in enumerate(POLICIES):
+        for place, policy in enumerate(policies):
             row: dict[str, Any] = {
                 "num_micro_batches": num_micro_batches,
                 "max_tokens_over_context": factor,
@@ -51,20 +55,30 @@ def run() -> list[dict[str, Any]]:
     return rows
 
 
-def _request(num_micro_batches: int, factor: float, dp_size: int, seed: int) -> SimulationRequest:
+def _request(
+    num_micro_batches: int,
+    factor: float,
+    dp_size: int,
+    steps: int,
+    policies: tuple[str, ...],
+    *,
+    seed: int,
+) -> SimulationRequest:
     return SimulationRequest(
         lengths="fig3",
-        policies=POLICIES,
+        policies=policies,
         num_micro_batches=num_micro_batches,
         context_length=CONTEXT_LENGTH,
         max_tokens=int(factor * CONTEXT_LENGTH),
         crossover=47_100,
         dp_size=dp_size,
         pp_size=4,
-        steps=420 if num_micro_batches < 64 else 110,
+        steps=steps,
         seed=seed,
         max_pieces=0,
         mean_displacement=0.5,
+        window_steps=32,
+        moves_per_piece=0,
         thresholds="tune",
         objective="max",
     )
