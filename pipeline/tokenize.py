@@ -172,6 +172,7 @@ def finish_store(
             "key": key,
             "dtype": identity.dtype,
             "tokenizer": identity.as_dict(),
+            "engine": {"name": identity.engine, "version": identity.engine_version},
             "documents": sum(receipt.documents for receipt in ordered),
             "tokens": sum(receipt.tokens for receipt in ordered),
             "text_bytes": sum(receipt.text_bytes for receipt in ordered),
