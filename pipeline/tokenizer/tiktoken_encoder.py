@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,22 +15,27 @@ from pipeline.tokenizer.vocabulary import ByteLevelBPE
 
 _LONGEST_SPACE = 400_000
 """Its regular expressions overflow on about a million characters of white space."""
+_UNUSED = "<|unused|>"
+"""A special token that is never let in; with none at all tiktoken looks for nothing everywhere."""
+
+
+_NOTHING = np.zeros(0, np.uint32)
 
 
 class _TiktokenEncoder:
     def __init__(self, encoding: Any, ids: np.ndarray):
-        self._encode = encoding.encode_ordinary
+        self._encode = encoding.encode_to_numpy
         self._ids = ids
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         parts = [self._ranks_of(text) for text in texts]
         lengths = [-1 if part is None else len(part) for part in parts]
-        ranks = np.frombuffer(b"".join(part for part in parts if part is not None), np.uint32)
-        return self._ids[ranks], np.array(lengths, np.int64)
+        ranks = [_NOTHING, *(part for part in parts if part is not None)]
+        return self._ids[np.concatenate(ranks)], np.array(lengths, np.int64)
 
-    def _ranks_of(self, text: str) -> array[int] | None:
+    def _ranks_of(self, text: str) -> np.ndarray | None:
         try:
-            return array("I", self._encode(text))
+            return self._encode(text, disallowed_special=())
         except BaseException as error:
             if is_panic(error):
                 return None
@@ -65,7 +69,7 @@ def build(description: ByteLevelBPE) -> tuple[Encoder, list[Test]]:
             "vocabulary",
             pat_str=group_plain(pattern),
             mergeable_ranks=ranks.ranks,
-            special_tokens={},
+            special_tokens={_UNUSED: max(ranks.ranks.values()) + 1},
         )
     except BaseException as error:
         if isinstance(error, ValueError) or is_panic(error):
