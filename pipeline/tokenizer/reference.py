@@ -18,10 +18,12 @@ from pipeline.tokenizer.vocabulary import load_reference
 class Engine(Protocol):
     """Text to ids, in the calling process; adds no special tokens.
 
-    `referred` counts the texts that a fast engine left to the reference.
+    `referred` counts the texts that a fast engine left to the reference, and
+    `referred_characters` what is in them.
     """
 
     referred: int
+    referred_characters: int
 
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode documents.
@@ -41,6 +43,7 @@ class HuggingFaceEngine:
 
     version = tokenizers.__version__
     referred = 0
+    referred_characters = 0
 
     def __init__(self, tokenizer: Tokenizer, dtype: np.dtype):
         self.tokenizer = tokenizer

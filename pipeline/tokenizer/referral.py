@@ -31,7 +31,7 @@ class Encoder(Protocol):
 class ReferringEngine:
     """Encodes with a fast encoder; what meets a test, or what the encoder fails on, by reference.
 
-    `referred` counts the texts that went to the reference, which is loaded when the first does.
+    The reference is loaded when the first text goes to it.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ReferringEngine:
         self._tests = tests
         self._reference = reference
         self._dtype = dtype
-        self.referred = 0
+        self.referred = self.referred_characters = 0
 
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         odd = np.array([any(test(text) for test in self._tests) for text in texts], np.bool_)
@@ -58,7 +58,9 @@ class ReferringEngine:
         if not len(places):
             return ids, lengths
         self.referred += len(places)
-        others, lengths[places] = self._reference().encode([texts[i] for i in places.tolist()])
+        left = [texts[place] for place in places.tolist()]
+        self.referred_characters += sum(map(len, left))
+        others, lengths[places] = self._reference().encode(left)
         odd[places] = True
         from_reference = np.repeat(odd, lengths)
         whole = np.empty(len(from_reference), self._dtype)

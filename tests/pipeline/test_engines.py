@@ -321,7 +321,7 @@ class TestReferral:
                 return np.array(ids, "<u4").tobytes(), bounds.tobytes()
 
         class Right:
-            referred = 0
+            referred = referred_characters = 0
 
             def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
                 return np.full(2 * len(texts), 1, np.uint16), np.full(len(texts), 2)
@@ -418,6 +418,22 @@ class TestTheChoice:
             TokenizerError, match=r"'it weighs a heavy one' \(21 characters\) is \d"
         ):
             choose_engine(tiny_identity(), "tiktoken", ["a load", "it weighs a heavy one"])
+
+    def test_one_that_would_leave_much_to_the_reference_gives_way(self) -> None:
+        few, many = [KATAKANA, "x" * 100], [KATAKANA, "\u6f22\u5b57"]
+        assert choose_engine(real(DEEPSEEK), "auto", few).identity.engine == "splintr"
+        choice = choose_engine(real(DEEPSEEK), "auto", many)
+        assert choice.identity.engine == "tiktoken"
+        assert choice.passed_over == (
+            ("splintr", "would leave 71% of the sample to the reference"),
+        )
+        assert choose_engine(real(DEEPSEEK), "splintr", many).identity.engine == "splintr"
+
+    def test_where_all_leave_as_much_the_fastest_is_taken(self, tmp_path: Path) -> None:
+        tokenizer = Tokenizer.from_file(str(tiny_tokenizer()))
+        tokenizer.add_tokens(["steel"])
+        choice = choose_engine(saved(tokenizer, tmp_path / "v"), "auto", ["the steelyard"])
+        assert (choice.identity.engine, choice.passed_over) == ("splintr", ())
 
 
 class TestTheProof:
