@@ -23,7 +23,7 @@ from pipeline.tokenizer.choose import choose_engine
 from pipeline.tokenizer.identity import TokenizerIdentity
 
 _SAMPLE = 1 << 20
-_SAMPLE_IN_ALL = 4 << 20
+_SAMPLE_IN_ALL = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

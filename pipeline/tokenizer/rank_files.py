@@ -48,12 +48,12 @@ class RankFile:
             TokenizerError: the pattern is no regular expression.
         """
         letters = {token: letters_of(token) for token in self.ranks}
-        merges = []
-        for token in sorted(self.ranks, key=self.ranks.__getitem__):
-            for cut in range(1, len(token)):
-                left, right = letters.get(token[:cut]), letters.get(token[cut:])
-                if left is not None and right is not None:
-                    merges.append((left, right))
+        merges = [
+            (letters[left], letters[right])
+            for token in sorted(self.ranks, key=self.ranks.__getitem__)
+            for cut in range(1, len(token))
+            if (left := token[:cut]) in letters and (right := token[cut:]) in letters
+        ]
         vocabulary = {letters[token]: self.first_id + rank for token, rank in self.ranks.items()}
         model = models.BPE(
             vocab={**vocabulary, **self.special_tokens}, merges=merges, ignore_merges=True
