@@ -10,7 +10,7 @@ from typing import Any
 from jobs import stages
 from jobs.executor import open_executor
 from jobs.progress import Reporter
-from jobs.tokenizing import Corpus, find_corpora, tokenize
+from jobs.tokenizing import Corpus, find_corpora, tokenize, with_engine
 from pipeline.balance import measure_cp, measure_plan
 from pipeline.config import RunConfig
 from pipeline.cp_plans import CPJob
@@ -74,6 +74,7 @@ def build(
             open_executor(config.job) as executor,
             Ledger(root / WORK / "ledger.jsonl") as ledger,
         ):
+            identity = with_engine(corpora, config, identity, reporter)
             stores = [
                 tokenize(
                     corpus,

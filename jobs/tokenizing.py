@@ -10,7 +10,7 @@ from jobs.duplicates import compare_ids
 from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
-from pipeline.config import RejectSettings, RunConfig, SourceConfig
+from pipeline.config import RejectSettings, RunConfig, SourceConfig, fingerprint
 from pipeline.finish import finish_store, part_is_there, rejects_path
 from pipeline.inputs import digest_inputs
 from pipeline.ledger import Ledger, Receipt
@@ -18,11 +18,16 @@ from pipeline.listing import InputFile, SourceError, list_inputs
 from pipeline.lock import exclusive
 from pipeline.publish import WORK
 from pipeline.rejects import check_share, check_stop_on, first_row, stop_on_duplicates
+from pipeline.sample import sample_texts
 from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
 from pipeline.sources import Split, plan_splits, store_key
 from pipeline.tokenize import StorePartReceipt, tokenize_split
+from pipeline.tokenizer.choose import choose_engine
 from pipeline.tokenizer.identity import TokenizerIdentity
+
+_SAMPLE = 1 << 20
+_SAMPLE_IN_ALL = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,40 @@ def find_corpora(config: RunConfig, identity: TokenizerIdentity, root: Path) -> 
             )
         )
     return tuple(corpora)
+
+
+def with_engine(
+    corpora: Sequence[Corpus], config: RunConfig, identity: TokenizerIdentity, reporter: Reporter
+) -> TokenizerIdentity:
+    """The identity with the engine that this job encodes with, where a store is to be made.
+
+    Its ids are proven on texts made to differ and on a sample of every corpus without a store.
+
+    Raises:
+        SourceError: a file cannot be read.
+        TokenizerError: the engine that was asked for cannot be used.
+    """
+    missing = [
+        corpus
+        for corpus in corpora
+        if not corpus.source.brings_tokens and not (corpus.directory / "source.json").exists()
+    ]
+    if not missing:
+        return identity
+    share = min(_SAMPLE, _SAMPLE_IN_ALL // len(missing))
+    texts = [
+        text
+        for corpus in missing
+        for text in sample_texts(
+            corpus.source,
+            corpus.inputs,
+            split_bytes=config.shards.split_bytes,
+            max_characters=share,
+        )
+    ]
+    choice = choose_engine(identity, config.tokenizer.engine, texts)
+    reporter.line(str(choice))
+    return choice.identity
 
 
 def tokenize(
@@ -151,7 +190,7 @@ def _make_store(
         receipts = run_units(
             executor,
             ledger,
-            corpus.key,
+            _parts_key(corpus, identity),
             _tokenize_split,
             units,
             stage,
@@ -176,6 +215,12 @@ def _make_store(
             given_ends=corpus.source.given_ends,
         )
         ledger.remove()
+
+
+def _parts_key(corpus: Corpus, identity: TokenizerIdentity) -> str:
+    """What an unfinished store's parts depend on: no store has parts of two engines."""
+    engine = {"engine": identity.engine, "version": identity.engine_version}
+    return fingerprint({"store": corpus.key, **engine})
 
 
 def _tokenize_split(

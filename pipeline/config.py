@@ -49,14 +49,18 @@ class _Table(BaseModel):
 class TokenizerConfig(_Table):
     """Which vocabulary, and what is added at a document's true ends.
 
-    `path` is a tokenizer.json, a directory that holds one, `package:NAME` for an installed Python
-    package that carries one, or a hub name (needs the `hf` extra). Where every source brings its
-    own tokens, `vocab_size` may stand in its place.
+    `path` is a tokenizer.json, a directory that holds one, a .tiktoken file (may be .gz), a
+    tekken*.json, `package:NAME` for an installed Python package that carries one tokenizer.json,
+    `package:NAME/PATH` for another of its files, or a hub name (needs the `hf` extra). `pattern`
+    and `special_tokens` say of a .tiktoken or tekken file what it does not. Where every source
+    brings its own tokens, `vocab_size` may stand in the place of `path`.
     """
 
     path: str | None = None
     vocab_size: int | None = Field(default=None, ge=1, le=1 << 32)
-    engine: Literal["hf"] = "hf"
+    engine: Literal["auto", "hf", "tiktoken", "splintr"] = "auto"
+    pattern: NonEmpty | None = None
+    special_tokens: dict[NonEmpty, Annotated[int, Field(ge=0, lt=2**31)]] = {}
     add_bos: bool = False
     add_eos: bool = True
     bos_token: str | None = None

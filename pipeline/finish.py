@@ -22,7 +22,7 @@ from pipeline.shard.digests import sha256_bytes, sha256_file
 from pipeline.shard.token_store import TABLES, StoreError
 from pipeline.sources import Split
 from pipeline.tokenize import NOTES, PARTS, REJECTS, StorePartReceipt
-from pipeline.tokenizer.identity import TokenizerIdentity
+from pipeline.tokenizer.identity import NO_ENGINE, TokenizerIdentity
 
 
 def part_is_there(directory: Path, receipt: StorePartReceipt) -> bool:
@@ -109,6 +109,7 @@ def finish_store(
             "key": key,
             "dtype": identity.dtype,
             "tokenizer": identity.as_dict(),
+            "engine": _engine(identity, given_ends),
             "documents": sum(receipt.documents for receipt in ordered),
             "tokens": sum(receipt.tokens for receipt in ordered),
             "text_bytes": sum(receipt.text_bytes for receipt in ordered),
@@ -129,6 +130,13 @@ def finish_store(
             leftover.unlink()
     shutil.rmtree(directory / FOLDER, ignore_errors=True)
     return content
+
+
+def _engine(identity: TokenizerIdentity, given_ends: str | None) -> dict[str, str]:
+    """What encoded, for source.json; nothing did where the source brings tokens."""
+    if given_ends:
+        return {"name": NO_ENGINE, "version": ""}
+    return {"name": identity.engine, "version": identity.engine_version}
 
 
 def _in_order(

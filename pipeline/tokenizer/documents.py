@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from pipeline.tokenizer.cuts import Cutter
-from pipeline.tokenizer.engine import Engine, load_engine, load_reference
+from pipeline.tokenizer.cuts import PART_CHARACTERS, Cutter
+from pipeline.tokenizer.engine import load_engine
 from pipeline.tokenizer.identity import TokenizerIdentity
+from pipeline.tokenizer.reference import Engine, reference_engine
 
 MAX_UNBROKEN_BYTES = 1 << 23
 """Longest text in UTF-8 without a safe place to cut that is encoded: 90 bytes of memory a byte."""
@@ -32,11 +33,20 @@ class EncodedDocuments:
 
 
 class DocumentEncoder:
-    """Encodes documents with an engine: long ones in parts, few characters a call."""
+    """Encodes documents with an engine: long ones in parts, few characters a call.
 
-    def __init__(self, engine: Engine, cutter: Cutter) -> None:
+    Args:
+        engine: what encodes.
+        load_cutter: called when the first long text comes; it may have to load the reference.
+    """
+
+    def __init__(self, engine: Engine, load_cutter: Callable[[], Cutter]) -> None:
         self._engine = engine
-        self._cutter = cutter
+        self._load_cutter = load_cutter
+
+    @cached_property
+    def _cutter(self) -> Cutter:
+        return self._load_cutter()
 
     def encode(self, texts: Sequence[str]) -> EncodedDocuments:
         """Encode documents; adds no special tokens."""
@@ -44,7 +54,7 @@ class DocumentEncoder:
         owners: list[int] = []
         unbroken: dict[int, int] = {}
         for place, text in enumerate(texts):
-            pieces = self._cutter.parts(text)
+            pieces = self._cutter.parts(text) if len(text) > PART_CHARACTERS else [text]
             longest = max(map(_utf8_bytes, pieces))
             if longest > MAX_UNBROKEN_BYTES:
                 unbroken[place] = longest
@@ -65,7 +75,9 @@ def load_encoder(identity: TokenizerIdentity) -> DocumentEncoder:
     Raises:
         TokenizerError: as `load_engine`.
     """
-    return DocumentEncoder(load_engine(identity), Cutter(load_reference(identity)))
+    return DocumentEncoder(
+        load_engine(identity), lambda: Cutter(reference_engine(identity).tokenizer)
+    )
 
 
 def _utf8_bytes(text: str) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import tokenizers
+
 NO_ENGINE = "none"
 """`engine` where there is no vocabulary; `name`, `path` and `sha256` are empty then."""
 
@@ -13,22 +15,31 @@ class TokenizerError(ValueError):
     """The tokenizer cannot be used as configured; the message says what to change."""
 
 
+class EngineUnavailable(ValueError):
+    """An engine cannot be used, here or for this vocabulary; the message says why."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerIdentity:
-    """All that token ids depend on, and where the vocabulary is on this machine.
+    """All that token ids depend on, where the vocabulary is on this machine, and what encodes.
 
     `vocab_size` is one more than the largest id. `bos_id` and `eos_id` are added at a document's
-    true ends; None: not added.
+    true ends; None: not added. `pattern` and `special_tokens` are what a file of ranks does not
+    say; for a tokenizer.json None and empty. `engine` and `engine_version` are the library that
+    encodes: all give the same ids, so nothing is keyed by them.
     """
 
     name: str
     path: str
     sha256: str
-    engine: str
     vocab_size: int
     bos_id: int | None
     eos_id: int | None
     special_tokens_in_text: str
+    pattern: str | None = None
+    special_tokens: tuple[tuple[str, int], ...] = ()
+    engine: str = "hf"
+    engine_version: str = tokenizers.__version__
 
     @property
     def dtype(self) -> str:
@@ -36,10 +47,11 @@ class TokenizerIdentity:
         return "uint16" if self.vocab_size <= 1 << 16 else "uint32"
 
     def as_dict(self) -> dict[str, Any]:
-        """What source.json says of the tokenizer: everything but the local path."""
+        """What source.json says of the tokenizer: all but the local path and the engine."""
         fields = asdict(self)
-        del fields["path"]
-        return fields
+        for field in ("path", "engine", "engine_version"):
+            del fields[field]
+        return {**fields, "special_tokens": dict(self.special_tokens)}
 
     def key_dict(self) -> dict[str, Any]:
         """What a store's key depends on: not how the vocabulary is called."""
@@ -55,6 +67,7 @@ def without_vocabulary(vocab_size: int) -> TokenizerIdentity:
         path="",
         sha256="",
         engine=NO_ENGINE,
+        engine_version="",
         vocab_size=vocab_size,
         bos_id=None,
         eos_id=None,

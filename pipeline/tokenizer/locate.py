@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from pipeline.tokenizer.identity import TokenizerError
 
 _FILE = "tokenizer.json"
+_SUFFIXES = (".json", ".tiktoken", ".gz")
 SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -31,17 +32,17 @@ def locate(configured: str) -> tuple[str, Path]:
     if path.is_file():
         path = path.absolute()  # not resolve: a hub cache links each file elsewhere
         return path.parent.name if path.name == _FILE else path.name, path
-    if path.suffix == ".json" or not _HUB_NAME.fullmatch(configured):
+    if path.suffix in _SUFFIXES or not _HUB_NAME.fullmatch(configured):
         raise TokenizerError(
             f"tokenizer.path is {configured!r} but {path} does not exist; give a {_FILE}, a "
-            "directory that holds one, package:NAME or a hub name"
+            "directory that holds one, a .tiktoken file, a tekken.json, package:NAME or a hub name"
         )
     return configured, _from_hub(configured)
 
 
 def _in_package(configured: str) -> Path:
-    """The one tokenizer.json of an installed package, found without importing it."""
-    package = configured.removeprefix("package:")
+    """A file of an installed package, else its one tokenizer.json; nothing is imported."""
+    package, _, inside = configured.removeprefix("package:").partition("/")
     try:
         spec = importlib.util.find_spec(package) if package.isidentifier() else None
     except (ImportError, ValueError):
@@ -51,14 +52,21 @@ def _in_package(configured: str) -> Path:
             f"tokenizer.path is {configured!r} but no package {package!r} is installed; install it "
             "or give another path"
         )
-    found = sorted(
-        file for place in spec.submodule_search_locations for file in Path(place).rglob(_FILE)
-    )
+    places = list(map(Path, spec.submodule_search_locations))
+    if inside:
+        files = [place / inside for place in places if (place / inside).is_file()]
+        if not files:
+            raise TokenizerError(
+                f"tokenizer.path is {configured!r} but {places[0] / inside} does not exist; give "
+                f"a file of the package, or package:{package} for its {_FILE}"
+            )
+        return files[0]
+    found = sorted(file for place in places for file in place.rglob(_FILE))
     if len(found) != 1:
-        places = ", ".join(map(str, found)) or "none"
+        holds = ", ".join(map(str, found)) or "none"
         raise TokenizerError(
             f"tokenizer.path is {configured!r}; the package must hold one {_FILE} but holds "
-            f"{places}; give the file's own path"
+            f"{holds}; give the file's own path, or package:{package}/PATH/IN/IT"
         )
     return found[0]
 

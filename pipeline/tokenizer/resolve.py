@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 from pipeline.config import TokenizerConfig
-from pipeline.tokenizer.engine import load_engine
 from pipeline.tokenizer.identity import TokenizerError, TokenizerIdentity, without_vocabulary
 from pipeline.tokenizer.locate import SIDE_FILES, locate, parse, read
+from pipeline.tokenizer.rank_files import is_rank_file, parse_rank_file
+from pipeline.tokenizer.reference import reference_engine
 
 _COMMON_NAMES = {
     "bos": ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>"),
@@ -30,22 +31,42 @@ def resolve_tokenizer(config: TokenizerConfig) -> TokenizerIdentity:
         return without_vocabulary(config.vocab_size or 0)
     name, path = locate(config.path)
     content = read(path)
-    tokenizer = parse(content, path)
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    if not vocabulary:
-        raise TokenizerError(f"{path} has no tokens; give another tokenizer")
+    pattern, special_tokens = None, dict[str, int]()
+    if is_rank_file(path):
+        file = parse_rank_file(
+            content, path, pattern=config.pattern, special_tokens=config.special_tokens
+        )
+        pattern, special_tokens = file.pattern, file.special_tokens
+        vocabulary, vocab_size = special_tokens, file.vocab_size
+    else:
+        _refuse_rank_settings(config, path)
+        vocabulary = parse(content, path).get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise TokenizerError(f"{path} has no tokens; give another tokenizer")
+        vocab_size = max(vocabulary.values()) + 1
     identity = TokenizerIdentity(
         name=name,
         path=str(path),
         sha256=hashlib.sha256(content).hexdigest(),
-        engine=config.engine,
-        vocab_size=max(vocabulary.values()) + 1,
+        vocab_size=vocab_size,
         bos_id=_end_id("bos", config.bos_token, path, vocabulary) if config.add_bos else None,
         eos_id=_end_id("eos", config.eos_token, path, vocabulary) if config.add_eos else None,
         special_tokens_in_text=config.special_tokens_in_text,
+        pattern=pattern,
+        special_tokens=tuple(sorted(special_tokens.items())),
     )
-    load_engine(identity)
+    if pattern is None:
+        reference_engine(identity)  # of ranks it takes seconds, and an end is no text there
     return identity
+
+
+def _refuse_rank_settings(config: TokenizerConfig, path: Path) -> None:
+    for field in ("pattern", "special_tokens"):
+        if getattr(config, field):
+            raise TokenizerError(
+                f"tokenizer.{field} is for .tiktoken and tekken files, but {path} says by itself "
+                "what it is; remove that setting"
+            )
 
 
 def _end_id(end: str, configured: str | None, path: Path, vocabulary: dict[str, int]) -> int:
@@ -59,7 +80,7 @@ def _end_id(end: str, configured: str | None, path: Path, vocabulary: dict[str, 
     found = f"{named!r} is not in the vocabulary" if named else "none is known for this vocabulary"
     raise TokenizerError(
         f"tokenizer.add_{end} is true but {found} ({path}); set tokenizer.{field} to one of its "
-        f"tokens, or tokenizer.add_{end} = false"
+        f"tokens (of a file of ranks: in tokenizer.special_tokens), or tokenizer.add_{end} = false"
     )
 
 

@@ -23,8 +23,8 @@ from tokenizers import (
 
 from pipeline.config import TokenizerConfig
 from pipeline.tokenizer.cuts import Cutter
-from pipeline.tokenizer.engine import load_reference
 from pipeline.tokenizer.resolve import resolve_tokenizer
+from pipeline.tokenizer.vocabulary import load_reference
 from tests.corpora import some_texts
 
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

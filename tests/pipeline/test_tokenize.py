@@ -26,8 +26,10 @@ from pipeline.tokenize import StorePartReceipt, tokenize_split
 from pipeline.tokenizer import documents
 from pipeline.tokenizer.cuts import PART_CHARACTERS, Cutter
 from pipeline.tokenizer.documents import DocumentEncoder
-from pipeline.tokenizer.engine import Engine, load_engine, load_reference
+from pipeline.tokenizer.engine import load_engine
 from pipeline.tokenizer.identity import TokenizerIdentity
+from pipeline.tokenizer.reference import Engine
+from pipeline.tokenizer.vocabulary import load_reference
 from tests.corpora import (
     BOS_ID,
     EOS_ID,
@@ -135,7 +137,7 @@ class TestDocuments:
                 lengths = np.array([0 if text == "mute" else 1 for text in texts])
                 return np.full(lengths.sum(), 9, np.uint16), lengths
 
-        encoder = DocumentEncoder(Silent(), Cutter(load_reference(tiny_identity())))
+        encoder = DocumentEncoder(Silent(), lambda: Cutter(load_reference(tiny_identity())))
         monkeypatch.setattr(tokenize, "load_encoder", lambda identity: encoder)
         source = source_of(write_jsonl(tmp_path / "a.jsonl", ["a", "mute", "", "b", "mute"]))
         receipts, finish = tokenize_all(source, tmp_path / "store", eos_id=None)

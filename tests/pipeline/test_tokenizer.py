@@ -14,7 +14,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from pipeline.config import TokenizerConfig
-from pipeline.tokenizer.engine import decode, load_engine, load_reference
+from pipeline.tokenizer import reference
+from pipeline.tokenizer.engine import decode, load_engine
 from pipeline.tokenizer.identity import TokenizerError, TokenizerIdentity, policy_text
 from pipeline.tokenizer.resolve import resolve_tokenizer
 from tests.corpora import BOS, BOS_ID, EOS, EOS_ID, some_texts, tiny_identity, tiny_tokenizer
@@ -71,7 +72,9 @@ class TestWhere:
         ("path", "message"),
         [
             ("package:nowhere_at_all", "no package 'nowhere_at_all' is installed"),
-            ("package:../x", "no package '../x' is installed"),
+            ("package:../x", "no package '..' is installed"),
+            ("package:json/no.tiktoken", "json/no.tiktoken does not exist; give a file of the"),
+            ("nowhere/o200k_base.tiktoken.gz", "does not exist; give a tokenizer.json"),
             ("package:wave", "no package 'wave' is installed"),
             ("package:json", "holds none"),
             ("nowhere/tokenizer.json", "does not exist; give a tokenizer.json, a directory"),
@@ -166,11 +169,12 @@ class TestIdentity:
         assert identity.as_dict() == {
             "name": "tiny",
             "sha256": identity.sha256,
-            "engine": "hf",
             "vocab_size": identity.vocab_size,
             "bos_id": BOS_ID,
             "eos_id": EOS_ID,
             "special_tokens_in_text": "text",
+            "pattern": None,
+            "special_tokens": {},
         }
         assert set(identity.as_dict()) - set(identity.key_dict()) == {"name"}
 
@@ -255,7 +259,7 @@ class TestEngine:
     def test_a_vocabulary_that_changed_after_the_job_began_stops_it(self, directory: Path) -> None:
         identity = resolve_tokenizer(TokenizerConfig(path=str(directory)))
         load_engine.cache_clear()
-        load_reference.cache_clear()
+        reference._load.cache_clear()
         edit(directory, changed=True)
         with pytest.raises(TokenizerError, match="every worker must see the vocabulary"):
             load_engine(identity)
