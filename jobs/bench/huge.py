@@ -22,14 +22,18 @@ from jobs.bench.peers.vocabulary import EOS, o200k
 from jobs.bench.processes import measure
 from pipeline.config import SourceConfig, TokenizerConfig
 from pipeline.listing import list_inputs
+from pipeline.sample import sample_texts
 from pipeline.sources import plan_splits
 from pipeline.tokenize import tokenize_split
+from pipeline.tokenizer.choose import choose_engine
+from pipeline.tokenizer.documents import load_encoder
 from pipeline.tokenizer.resolve import resolve_tokenizer
 
 MEGABYTES = 64.0
 _ORDINARY = 65_536
 """Most characters of an ordinary document."""
 _LIMIT_S = 1800.0
+_SAMPLE = 1 << 20
 _ROOT = Path(__file__).parents[2]
 
 
@@ -113,16 +117,26 @@ def _figures(
 
 def _child(engine: str, vocabulary: Path, path: Path, report: Path) -> None:
     settings = {"path": str(vocabulary), "eos_token": EOS, "engine": engine}
-    identity = resolve_tokenizer(TokenizerConfig.model_validate(settings))
     source = SourceConfig(name="text", paths=(str(path),))
-    (split,) = plan_splits(source, list_inputs(source), split_bytes=1 << 40)
+    inputs = list_inputs(source)
+    (split,) = plan_splits(source, inputs, split_bytes=1 << 40)
+    sample = sample_texts(source, inputs, split_bytes=1 << 40, max_characters=_SAMPLE)
+    identity = choose_engine(
+        resolve_tokenizer(TokenizerConfig.model_validate(settings)), engine, sample
+    ).identity
+    load_encoder(identity)
     out = path.with_suffix(".store")
     shutil.rmtree(out, ignore_errors=True)
     (out / "parts").mkdir(parents=True)
     started = time.perf_counter()
     receipt = tokenize_split(split, source, identity, out)
     seconds = time.perf_counter() - started
-    figures = {"seconds": seconds, "tokens": receipt.tokens, "documents": receipt.documents}
+    figures = {
+        "chosen": identity.engine,
+        "seconds": seconds,
+        "tokens": receipt.tokens,
+        "documents": receipt.documents,
+    }
     report.write_text(json.dumps(figures))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from jobs.build import build
 from jobs.executor import open_executor
 from jobs.progress import Reporter
-from jobs.tokenizing import find_corpora, tokenize
+from jobs.tokenizing import find_corpora, tokenize, with_engine
 from pipeline.config import RunConfig, parse_config
 from pipeline.tokenizer.resolve import resolve_tokenizer
 
@@ -48,7 +48,10 @@ def _tokenize(config: RunConfig, job: dict[str, Any], out: Path) -> dict[str, An
     marks.append(time.perf_counter())
     with open_executor(config.job) as executor:
         marks.append(time.perf_counter())
-        (corpus,) = find_corpora(config, identity, out)
+        corpora = find_corpora(config, identity, out)
+        identity = with_engine(corpora, config, identity, Reporter())
+        marks.append(time.perf_counter())
+        (corpus,) = corpora
         tokenize(
             corpus,
             identity,
@@ -58,10 +61,11 @@ def _tokenize(config: RunConfig, job: dict[str, Any], out: Path) -> dict[str, An
             rejects=config.rejects,
         )
         marks.append(time.perf_counter())
-    steps = zip(("load vocabulary", "start Ray", "tokenize"), marks[:-1], marks[1:], strict=True)
+    names = ("load vocabulary", "start Ray", "digest inputs and prove the engine", "tokenize")
+    steps = zip(names, marks[:-1], marks[1:], strict=True)
     return {
-        "stage_seconds": marks[3] - marks[2],
-        "stage": "digests of the inputs, and the stage; Ray runs already",
+        "stage_seconds": marks[4] - marks[3],
+        "stage": f"the stage with {identity.engine}; Ray runs and the engine is proven already",
         "parts": {name: after - before for name, before, after in steps},
     }
 
