@@ -27,13 +27,15 @@ PART_CHARACTERS = 1 << 18
 """Texts up to this length are never cut; parts are about as long."""
 _WINDOW = 32
 _TRIES = 8
+_LOOK = 2048
+"""Characters that are looked through for a candidate: most are found in a few."""
 _CANDIDATES = (
-    re.compile(r"(?<=\n)(?=[A-Za-z])"),  # a line's beginning
-    re.compile(r"(?<=\w)(?=[ \n])"),  # a word's end
-    re.compile(r"(?<=\W)(?=\w)|(?<=\w)(?=\W)"),
-    re.compile(r"(?s)(?=.)"),
+    re.compile(r"\n[A-Za-z]"),  # a line's beginning
+    re.compile(r"\w[ \n]"),  # a word's end
+    re.compile(r"\W\w|\w\W"),
+    re.compile(r"(?s).."),
 )
-"""Kinds of places, those that mostly are borders first."""
+"""Kinds of places, after the first character; those first that mostly are borders."""
 _PROBE = (
     "The quick brown fox can't jump 12345 times.  It's 3.14!\r\n\r\n\tdef f(x):\n    return x+1\n"
     ";\n\n//----------\n \n日本語のテキスト、漢字かな。\nпривет мир e\u0301te\u0301\n"  # noqa: RUF001
@@ -89,9 +91,9 @@ class Cutter:
             for number in range(_TRIES):
                 # Looked for from eight points on, the last first: no list of all candidates.
                 begin = high - (number + 1) * (high - low) // _TRIES
-                found = candidates.search(text, max(begin, 1), high)
-                if found and self._is_border(text, found.start()):
-                    return found.start()
+                found = candidates.search(text, begin, min(begin + _LOOK, high))
+                if found and self._is_border(text, found.start() + 1):
+                    return found.start() + 1
         return None
 
     def _is_border(self, text: str, place: int) -> bool:
