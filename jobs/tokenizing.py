@@ -11,7 +11,7 @@ from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
 from pipeline.config import RejectSettings, RunConfig, SourceConfig, fingerprint
-from pipeline.finish import finish_store, part_is_there, rejects_path
+from pipeline.finish import finish_store, part_is_there, rejects_path, remove_leftovers
 from pipeline.inputs import digest_inputs
 from pipeline.ledger import Ledger, Receipt
 from pipeline.listing import InputFile, SourceError, list_inputs
@@ -26,6 +26,7 @@ from pipeline.tokenize import StorePartReceipt, tokenize_split
 from pipeline.tokenizer.choose import choose_engine
 from pipeline.tokenizer.identity import TokenizerIdentity
 
+_LEDGER = "ledger.jsonl"
 _SAMPLE = 1 << 20
 _SAMPLE_IN_ALL = 2 << 20
 
@@ -130,6 +131,8 @@ def tokenize(
     directory, name = corpus.directory, corpus.source.name
     with exclusive(directory.parent / WORK / directory.name):
         if (directory / "source.json").exists():
+            remove_leftovers(directory)
+            (directory / _LEDGER).unlink(missing_ok=True)
             reporter.line(f"tokenize {name}: there already")
         else:
             splits = plan_splits(corpus.source, corpus.inputs, split_bytes=split_bytes)
@@ -182,7 +185,7 @@ def _make_store(
 
     total = sum(unit.amount for unit in units)
     with (
-        Ledger(directory / "ledger.jsonl") as ledger,
+        Ledger(directory / _LEDGER) as ledger,
         reporter.stage(f"tokenize {name}", total=total, unit="bytes") as stage,
     ):
         if corpus.source.id_column is not None:
@@ -198,6 +201,7 @@ def _make_store(
             check=check,
         )
         if digest_inputs(corpus.inputs, cache=corpus.digest_cache) != corpus.digests:
+            ledger.remove()  # its parts may hold either content
             raise SourceError(
                 f"source {name!r}: a file changed while it was read; run again when its files are "
                 "at rest"

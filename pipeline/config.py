@@ -39,7 +39,7 @@ def _whole_if_so(value: float) -> float:
     return int(value) if value == int(value) else value
 
 
-Epochs = Annotated[float, AfterValidator(_whole_if_so), Field(gt=0, le=_MANY, allow_inf_nan=False)]
+Epochs = Annotated[float, Field(gt=0, le=_MANY, allow_inf_nan=False), AfterValidator(_whole_if_so)]
 
 
 class _Table(BaseModel):
@@ -115,6 +115,13 @@ class SourceConfig(_Table):
                 f'dataset_config and dataset_split need format = "datasets": {given!r}'
             )
         return self
+
+    @field_validator("keep_columns")
+    @classmethod
+    def _once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError(f"a column stands twice in {list(names)}")
+        return names
 
     @model_validator(mode="after")
     def _ids(self) -> SourceConfig:
@@ -203,7 +210,7 @@ class PackingSettings(_Table):
     mean_displacement: float = Field(default=0.5, gt=0, allow_inf_nan=False)
     thresholds: tuple[int, ...] | Literal["tune"] = "tune"
     max_queues: int = Field(default=3, ge=1, le=3)
-    window_steps: int = Field(default=32, ge=1, le=65_536)
+    window_steps: int = Field(default=32, ge=1, le=4096)
     moves_per_piece: int = Field(default=0, ge=0, le=_MANY)
 
     @model_validator(mode="after")

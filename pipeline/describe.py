@@ -14,6 +14,9 @@ from pipeline.shard.digests import sha256_file
 from pipeline.shard.token_store import TokenStore
 from pipeline.tokenizer.identity import TokenizerIdentity
 
+_CHANGES_NOTHING: Any = {"job": True, "rejects": True, "tokenizer": {"engine"}}
+"""Settings that change nothing in a set, so the manifest does not have them."""
+
 
 def describe(
     root: Path,
@@ -60,7 +63,7 @@ def describe(
         "rows_per_group": rows_per_group(config),
         "segments": [plan["segment"]],
         "totals": totals | plan["totals"],
-        "config": config.model_dump(mode="json", by_alias=True, exclude={"job"}),
+        "config": config.model_dump(mode="json", by_alias=True, exclude=_CHANGES_NOTHING),
         "fingerprints": fingerprints,
     }
 

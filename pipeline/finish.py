@@ -125,11 +125,16 @@ def finish_store(
             f"{directory} holds the store with key {content['key']}, not {key}; remove it or give "
             "another directory"
         )
+    remove_leftovers(directory)
+    return content
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what a finished store needs no more; killed before, a job leaves it there."""
     for pattern in (".*", f"*.{REJECTS}", f"*.{NOTES}"):
         for leftover in (directory / PARTS).glob(pattern):
             leftover.unlink()
     shutil.rmtree(directory / FOLDER, ignore_errors=True)
-    return content
 
 
 def _engine(identity: TokenizerIdentity, given_ends: str | None) -> dict[str, str]:

@@ -69,9 +69,15 @@ def list_inputs(source: SourceConfig) -> tuple[InputFile, ...]:
 def _expand(source: SourceConfig, configured: str) -> Iterator[tuple[str, str, int]]:
     """Names, absolute paths or URLs, and bytes of the files of one configured path, in order."""
     place = f"source {source.name!r}: path {configured!r}"
-    if source.format == "datasets" and not os.path.isfile(os.path.join(configured, STATE)):
-        yield from _expand_dataset(source, configured, place)
-        return
+    if source.format == "datasets":
+        if not os.path.isfile(os.path.join(configured, STATE)):
+            yield from _expand_dataset(source, configured, place)
+            return
+        if source.dataset_config or source.dataset_split:
+            raise SourceError(
+                f"{place} is a directory of save_to_disk, which is one split; remove "
+                "dataset_config and dataset_split"
+            )
     given = storage.local_path(configured)
     if storage.is_url(given):
         if source.format == "megatron":

@@ -41,8 +41,8 @@ def open_stream(stores: Sequence[TokenStore], config: RunConfig) -> Stream:
             words = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
             raise PlanError(
                 f"source {store.name!r} has no documents; rejected: {words or 'none'} "
-                f"({store.directory / 'rejects.parquet'}); check its paths, format and "
-                "text_column, or take it out"
+                f"({store.directory / 'rejects.parquet'}); check its paths, format, "
+                "text_column or token_column and the tokenizer, or take it out"
             )
     try:
         stream = Stream(

@@ -92,12 +92,21 @@ def plan_key(store_keys: Sequence[str], config: RunConfig) -> str:
                 for source in config.sources
             ],
             "mixture": {**config.mixture.model_dump(), "at_source_end": config.at_source_end},
-            "packing": config.packing.model_dump(),
+            "packing": config.packing.model_dump(exclude=_unused(config.packing)),
             "workload": asdict(resolve_workload(config.workload)),
             "shard_tokens": config.shards.shard_tokens,
             "run_tokens": config.shards.run_tokens,
         }
     )
+
+
+def _unused(settings: PackingSettings) -> set[str]:
+    """Settings that the policy does not look at."""
+    used = {
+        "wlb": {"thresholds", "max_queues", "mean_displacement"},
+        "lookahead": {"window_steps", "moves_per_piece", "mean_displacement"},
+    }
+    return set().union(*used.values()) - used.get(settings.policy, set())
 
 
 def tuned(stream: Stream, config: RunConfig, workload: Workload) -> PackingConfig:

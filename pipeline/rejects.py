@@ -137,7 +137,7 @@ def check_share(
     raise RejectsError(
         f"source {source!r}: {count:,} of {count + documents:,} records were rejected ({words}), "
         f"more than rejects.max_share {max_share:g} allows; they are listed in {table}: correct "
-        "text_column or the files, or raise rejects.max_share"
+        "text_column, token_column, the tokenizer or the files, or raise rejects.max_share"
     )
 
 

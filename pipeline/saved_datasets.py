@@ -32,15 +32,25 @@ def data_files(names: Iterable[str], read: Callable[[str], bytes]) -> list[str]:
         folder, _, last = name.rpartition("/")
         prefix = f"{folder}/" if folder else ""
         if last == _SPLITS:
-            splits = json.loads(read(name)).get("splits", [])
+            splits = _described(name, read, "splits")
             raise SavedDatasetError(
                 f"{folder or 'the directory'} holds the splits {', '.join(splits)} of a data set; "
                 "name one of these directories"
             )
         if last == STATE and prefix + _INFO in known:
-            entries = json.loads(read(name)).get("_data_files", [])
-            data = {prefix + entry["filename"] for entry in entries}
+            data = {prefix + file for file in _described(name, read, "_data_files")}
             if missing := sorted(data - known):
                 raise SavedDatasetError(f"{name} names {missing[0]}, which is not there")
             known -= {other for other in known if other.rpartition("/")[0] == folder} - data
     return sorted(known)
+
+
+def _described(name: str, read: Callable[[str], bytes], field: str) -> list[str]:
+    """The names that a describing file lists."""
+    try:
+        entries = json.loads(read(name))[field]
+        return [entry if isinstance(entry, str) else entry["filename"] for entry in entries]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SavedDatasetError(
+            f"{name} is not as save_to_disk writes it ({error!r}); restore the file"
+        ) from error

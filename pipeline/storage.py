@@ -111,6 +111,9 @@ def list_files(url: str, *, recursive: bool = True) -> dict[str, int]:
         base = inner.rstrip("/")
         selector = fs.FileSelector(base, recursive=recursive, allow_not_found=True)
         files = [info for info in system.get_file_info(selector) if info.type == fs.FileType.File]
+        for info in files:
+            if info.size is None:
+                raise StorageError(f"nothing says how long {info.path} is; copy it first")
     names = [info.path.lstrip("/").removeprefix(base.lstrip("/")).lstrip("/") for info in files]
     return {
         name: info.size

@@ -101,7 +101,7 @@ def tokenize_split(
     with ExitStack() as stack:
         names = dict(zip(split.files, split.names, strict=True))
         part = _PartWriter(stack, base, names, metadata=bool(source.keep_columns))
-        for documents, read in _documents(split, source, identity, duplicates):
+        for documents, read in _documents_of(split, source, identity, duplicates):
             part.append(documents, read)
         part.close()
     return StorePartReceipt(
@@ -121,7 +121,7 @@ def tokenize_split(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Encoded:
+class _Documents:
     """Accepted documents of a batch: ids back to back, and an entry a document in the rest."""
 
     ids: np.ndarray
@@ -133,18 +133,18 @@ class _Encoded:
     records: int
 
 
-def _documents(
+def _documents_of(
     split: Split,
     source: SourceConfig,
     identity: TokenizerIdentity,
     duplicates: np.ndarray | tuple[()],
-) -> Iterator[tuple[_Encoded, RecordBatch]]:
+) -> Iterator[tuple[_Documents, RecordBatch]]:
     """A split's documents in order, encoded or as the source brings them, and what was read."""
     ends = source.given_ends
     if ends is not None:
         for given in read_tokens(split, source, longest=MAX_DOCUMENT_TOKENS):
             found = accept(given, identity, ends=ends, longest=MAX_DOCUMENT_TOKENS)
-            documents = _Encoded(
+            documents = _Documents(
                 ids=found.ids,
                 lengths=found.lengths,
                 file=np.full(len(found.lengths), given.file, np.int64),
@@ -160,12 +160,14 @@ def _documents(
         yield _encode(batch, encoder, identity), batch
 
 
-def _encode(batch: RecordBatch, encoder: DocumentEncoder, identity: TokenizerIdentity) -> _Encoded:
+def _encode(
+    batch: RecordBatch, encoder: DocumentEncoder, identity: TokenizerIdentity
+) -> _Documents:
     encoded = encoder.encode(batch.texts)
     ids, lengths = _with_ends(encoded.ids, encoded.lengths, identity)
     kept = (encoded.lengths > 0) & (lengths <= MAX_DOCUMENT_TOKENS)
     refused = [_refusal(batch, encoded, place) for place in np.flatnonzero(~kept).tolist()]
-    return _Encoded(
+    return _Documents(
         ids=ids if kept.all() else ids[np.repeat(kept, lengths)],
         lengths=lengths[kept],
         file=np.array(batch.file, np.int64)[kept],
@@ -182,7 +184,7 @@ def _refusal(batch: RecordBatch, encoded: EncodedDocuments, place: int) -> Rejec
     if place in encoded.unbroken:
         reason = "unbroken"
         detail = (
-            f"{encoded.unbroken[place]} bytes without a place to cut, at most "
+            f"{encoded.unbroken[place]} bytes up to a place where it could be cut, at most "
             f"{MAX_UNBROKEN_BYTES} are encoded in one"
         )
     elif tokens == 0:  # ends without a middle are no document
@@ -234,7 +236,7 @@ class _PartWriter:
         self.notes: Counter[str] = Counter()
         self._num_tokens = 0
 
-    def append(self, batch: _Encoded, read: RecordBatch) -> None:
+    def append(self, batch: _Documents, read: RecordBatch) -> None:
         """Add a batch: what became of its records, and what was read of them."""
         self.tokens.write(batch.ids)
         offsets = self._num_tokens + np.cumsum(batch.lengths) - batch.lengths
@@ -261,7 +263,7 @@ class _PartWriter:
         self.tokens.close()
 
 
-def _metadata(batch: _Encoded, read: RecordBatch) -> list[str | None]:
+def _metadata(batch: _Documents, read: RecordBatch) -> list[str | None]:
     """The metadata of the documents that were encoded, of all that were read."""
     places = zip(read.file, read.record, strict=True)
     found = dict(zip(places, read.metadata, strict=True))

@@ -1,11 +1,7 @@
 """Compiled search of `lookahead`: which step each long piece of a window runs in.
 
-Short pieces are a fluid here, the filler: only how many of its tokens a step holds is decided. A
-step's long pieces go, longest first, to the micro-batch of least work with room; the filler then
-rises like water over the micro-batches, up to `max_tokens` in each.
-
-All numbers are integers or float64 under + - * / and square roots, which IEEE 754 rounds alike
-everywhere, so that plans do not depend on the machine.
+Short pieces are a fluid here, the filler: only how many of its tokens a step holds is decided
+(`kernels_fluid`). `settle` makes micro-batches of pieces of what was found.
 """
 
 from __future__ import annotations
@@ -16,6 +12,7 @@ import numpy as np
 
 from packer.jit import kernel
 from packer.packing.kernels import MAX_PIECES, MAX_TOKENS, NUM, place_one
+from packer.packing.kernels_fluid import capacity, new_load, put, room_of, step_cost
 from packer.packing.kernels_order import by_work, gather
 from packer.permutation import mix
 
@@ -45,154 +42,6 @@ class Window(NamedTuple):
     """Filler tokens that each step holds, int64 (steps,); changed in place."""
     carry: np.ndarray
     """Filler tokens that arrived before each step and run in it or later, int64 (steps + 1,)."""
-
-
-class Bounds(NamedTuple):
-    """What a window is searched under."""
-
-    num: int
-    max_tokens: int
-    max_displacement: int
-    filler_rate: float
-    """Work of a filler token."""
-    budget: float
-    """Tokens times steps of displacement."""
-    token_work: float
-    """Linear work of a token."""
-
-
-class Load(NamedTuple):
-    """A step's micro-batches without the filler: float64 and int64 (num,)."""
-
-    work: np.ndarray
-    tokens: np.ndarray
-
-
-@kernel
-def put(members, count, window, bounds, load):
-    """Put a step's long pieces into its micro-batches; False where one has no room."""
-    load.work[:] = 0.0
-    load.tokens[:] = 0
-    for rank in range(count):
-        piece = members[rank]
-        best = rank
-        if rank >= bounds.num:
-            best = -1
-            for j in range(bounds.num):
-                if load.tokens[j] + window.tokens[piece] <= bounds.max_tokens and (
-                    best < 0 or load.work[j] < load.work[best]
-                ):
-                    best = j
-            if best < 0:
-                return False
-        load.work[best] += window.work[piece]
-        load.tokens[best] += window.tokens[piece]
-    return True
-
-
-@kernel
-def room_of(load, bounds):
-    """Filler tokens that fit into a step."""
-    room = np.int64(0)
-    for j in range(bounds.num):
-        room += bounds.max_tokens - load.tokens[j]
-    return room
-
-
-@kernel
-def filled_to(load, bounds, level):
-    """Filler tokens of a step where it stands at `level`, and how many micro-batches still rise."""
-    filler = 0.0
-    rising = 0
-    for j in range(bounds.num):
-        room = np.float64(bounds.max_tokens - load.tokens[j])
-        tokens = (level - load.work[j]) / bounds.filler_rate
-        if tokens >= 0.0 and tokens < room:
-            rising += 1
-        filler += min(max(tokens, 0.0), room)
-    return filler, rising
-
-
-@kernel
-def heaviest(load, bounds):
-    """The work of the heaviest micro-batch without filler."""
-    most = 0.0
-    for j in range(bounds.num):
-        most = max(most, load.work[j])
-    return most
-
-
-@kernel
-def level_above(load, bounds, filler, level):
-    """The level of so much filler, where it is above `level` and that above every load.
-
-    Newton's method: from there on the filler grows ever more slowly with the level, so it comes
-    from below and ends at the exact level.
-    """
-    for _ in range(bounds.num + 1):
-        held, rising = filled_to(load, bounds, level)
-        if held >= filler or rising == 0:
-            break
-        level += (filler - held) * bounds.filler_rate / rising
-    return level
-
-
-@kernel
-def level_below(load, bounds, filler, high):
-    """The level of so much filler, where it is at most `high`, to a part in 2^14."""
-    low = load.work[0]
-    for j in range(bounds.num):
-        low = min(low, load.work[j])
-    for _ in range(14):
-        level = 0.5 * (low + high)
-        held, _ = filled_to(load, bounds, level)
-        if held < filler:
-            low = level
-        else:
-            high = level
-    return high
-
-
-@kernel
-def step_cost(load, bounds, filler, power):
-    """The work of a step's heaviest micro-batch times their number.
-
-    With `power` p >= 0 a softer one: the 2^p-norm of the loads in place of their maximum, scaled so
-    that even loads cost the same. It falls already while heavy micro-batches gather in one step,
-    long before the other step has lost its last one.
-    """
-    most = heaviest(load, bounds)
-    held, _ = filled_to(load, bounds, most)
-    if held < filler:
-        level = level_above(load, bounds, filler, most)
-    elif power < 0:
-        return most * bounds.num
-    else:
-        level = level_below(load, bounds, filler, most)
-    if power < 0:
-        return level * bounds.num
-    most = max(most, level)
-    if most <= 0.0:
-        return 0.0
-    total = 0.0
-    for j in range(bounds.num):
-        room = np.float64(bounds.max_tokens - load.tokens[j])
-        reached = max(load.work[j], min(level, load.work[j] + bounds.filler_rate * room))
-        share = reached / most
-        for _ in range(power):
-            share *= share
-        total += share
-    mean = total / bounds.num
-    for _ in range(power):
-        mean = np.sqrt(mean)
-    return most * mean * bounds.num
-
-
-@kernel
-def capacity(load, bounds):
-    """Filler tokens that raise no maximum."""
-    held, _ = filled_to(load, bounds, heaviest(load, bounds))
-    return np.int64(held)
 
 
 @kernel
@@ -294,7 +143,10 @@ def search(window, bounds, num_moves, seed):
     """
     steps = len(window.filler)
     num_long = len(window.tokens)
-    members = np.empty((steps, num_long + 1), np.int64)
+    most = num_long  # that fit into a step; the last piece is the shortest
+    if num_long:
+        most = min(most, bounds.num * (bounds.max_tokens // window.tokens[-1]))
+    members = np.empty((steps, most), np.int64)
     counts = np.zeros(steps, np.int64)
     for piece in range(num_long):
         step = window.step[piece]
@@ -303,7 +155,7 @@ def search(window, bounds, num_moves, seed):
     here = new_load(bounds)
     there = new_load(bounds)
     for step in range(steps):
-        if not put(members[step], counts[step], window, bounds, here):
+        if not put(members[step], counts[step], window.tokens, window.work, bounds, here):
             return False
         if room_of(here, bounds) < window.filler[step]:
             return False
@@ -338,7 +190,7 @@ def search(window, bounds, num_moves, seed):
             if wanted != power:
                 power = wanted
                 for step in range(steps):
-                    put(members[step], counts[step], window, bounds, here)
+                    put(members[step], counts[step], window.tokens, window.work, bounds, here)
                     cost[step] = step_cost(here, bounds, window.filler[step], power)
             if power < 0 and displacement <= bounds.budget and cost.sum() < found_cost:
                 found_cost = cost.sum()
@@ -363,9 +215,9 @@ def search(window, bounds, num_moves, seed):
                 moved -= window.tokens[other]
                 farther += late(window, other, step) - late(window, other, to)
             new = insert(new_members, new, piece)
-        if not put(left_members, left, window, bounds, here):
+        if not put(left_members, left, window.tokens, window.work, bounds, here):
             continue
-        if not put(new_members, new, window, bounds, there):
+        if not put(new_members, new, window.tokens, window.work, bounds, there):
             continue
         # The two steps share their filler anew: as it was, making up for what moved, up to the
         # heaviest micro-batch of the one or of the other, or so that none crosses the border.
@@ -419,12 +271,6 @@ def search(window, bounds, num_moves, seed):
     window.step[:] = found_step
     window.filler[:] = found_filler
     return found_cost < np.inf
-
-
-@kernel
-def new_load(bounds):
-    """Scratch for one step's micro-batches."""
-    return Load(np.zeros(bounds.num, np.float64), np.zeros(bounds.num, np.int64))
 
 
 @kernel

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from packer.packing import kernels_lookahead, kernels_order
+from packer.packing import kernels_fluid, kernels_lookahead, kernels_order
 from packer.packing.backlog import Backlog, Filled, Stop
 from packer.packing.greedy import fill_greedily, limits_of
 from packer.plan import Int64, PackingConfig, Pieces, Steps
 from packer.workload import SCALE, Workload
 
-LONG = 11
-"""Pieces of S / LONG tokens or more are searched for one by one."""
+LONG, VERY_LONG = 11, 4
+"""Pieces of S / VERY_LONG tokens or more are placed one by one, and of those down to S / LONG the
+longest, up to MANY_LONG a micro-batch in all: where there are more of them, they even out."""
+MANY_LONG = 2
 MARGIN = 0.02
 """Share of the displacement budget kept for what the fluid does not show."""
 
@@ -102,10 +104,9 @@ def _searched(
         workload: what a piece costs.
     """
     tokens, work = pieces.tokens, workload.of(pieces.tokens)
-    is_long = tokens * LONG >= config.context_length
-    long = np.flatnonzero(is_long)
-    long = long[np.argsort(-tokens[long], kind="stable")]
-    short = np.flatnonzero(~is_long)
+    by_length = np.argsort(-tokens, kind="stable")
+    long = by_length[: _num_long(tokens, num_steps, config)]
+    short = np.sort(by_length[len(long) :])
     held = np.bincount(runs_in[short], weights=tokens[short], minlength=num_steps)
     arrived = np.bincount(
         np.clip(arrival[short], 0, num_steps - 1), weights=tokens[short], minlength=num_steps
@@ -119,7 +120,7 @@ def _searched(
         filler=held.astype(np.int64),
         carry=np.concatenate([[0], np.cumsum(arrived - held)]).astype(np.int64),
     )
-    bounds = kernels_lookahead.Bounds(
+    bounds = kernels_fluid.Bounds(
         num=config.num_micro_batches,
         max_tokens=config.max_tokens,
         max_displacement=config.max_displacement,
@@ -135,6 +136,13 @@ def _searched(
     ends = np.cumsum(tokens[short]) - tokens[short] // 2
     step[short] = np.searchsorted(np.cumsum(window.filler), ends).clip(0, num_steps - 1)
     return step
+
+
+def _num_long(tokens: Int64, num_steps: int, config: PackingConfig) -> int:
+    """How many of a window's pieces are placed one by one."""
+    very_long = int(np.count_nonzero(tokens * VERY_LONG >= config.context_length))
+    long = int(np.count_nonzero(tokens * LONG >= config.context_length))
+    return max(very_long, min(long, MANY_LONG * config.num_micro_batches * num_steps))
 
 
 def _placed(

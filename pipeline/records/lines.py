@@ -47,7 +47,10 @@ def lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes | None, int]]:
             yield (b"".join(held) if length <= MAX_LINE_BYTES else None), length
             held, length = [], 0
         length += len(rest)
-        held = [*held, rest] if length <= MAX_LINE_BYTES else []
+        if length <= MAX_LINE_BYTES:
+            held.append(rest)
+        else:
+            held.clear()
     if length:
         yield (b"".join(held) if length <= MAX_LINE_BYTES else None), length
 

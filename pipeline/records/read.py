@@ -89,8 +89,10 @@ def read_records(
     repeat = next(repeats, -1)
     for file, record, found in _outcomes(split, source):
         batch.records += 1
-        if record == repeat and isinstance(found, Record):
+        is_repeat = record == repeat
+        if is_repeat:
             repeat = next(repeats, -1)
+        if is_repeat and isinstance(found, Record):
             detail = f"{source.id_column} {found.id}"
             if source.duplicate_ids == "reject":
                 found = Problem("duplicate_id", detail)

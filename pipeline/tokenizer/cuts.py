@@ -8,11 +8,12 @@ word's end to the next word's, and forgets what was before. Hence, with w charac
 a place p, p is taken as a border only if from every one of the w starts before p
 
 - a word ends at p and the next begins there,
-- what is left of p and what is right of it, each alone, give the ids that they give together.
+- what is left of p and what is right of it, each alone, give the ids that they give together,
 
-One of these starts is where the whole text's matching came by, or a word longer than w characters
-reaches up to p; such a word is a run of like characters, which ends where its own end does. Whole
-encodings say so in tests/pipeline/test_cuts.py, and for each vocabulary when it is loaded.
+and if both sides hold a border of their own. So no word that reaches over p, or that ends there for
+what stands more than w characters away, goes unseen: such a word would have to fall into several
+when it is read from its middle, and still be one from its beginning. Whole encodings say so in
+tests/pipeline/test_cuts.py, and for each vocabulary when it is loaded.
 """
 
 from __future__ import annotations
@@ -75,15 +76,15 @@ class Cutter:
         return len(parts) > 1 and [token for ids in found for token in ids] == whole
 
     def _places(self, text: str, part: int) -> Iterator[int]:
-        """Safe places, each in the second half of a part's length after the one before."""
-        start, span = 0, part
-        while start + span < len(text):
-            place = self._place(text, start + span // 2, start + span)
+        """Safe places, the next one after half a part's length at the earliest."""
+        low, high = part // 2, part
+        while high < len(text):
+            place = self._place(text, low, high)
             if place is None:
-                span *= 2  # so that what has no border costs no more than its length
+                low, high = high, high + part  # the part grows until there is a border
             else:
                 yield place
-                start, span = place, part
+                low, high = place + part // 2, place + part
 
     def _place(self, text: str, low: int, high: int) -> int | None:
         """A safe place in `[low, high)`, near the end, or None."""
@@ -98,17 +99,25 @@ class Cutter:
 
     def _is_border(self, text: str, place: int) -> bool:
         first = max(0, place - self._window)
-        right = text[place : place + self._window]
-        if not self._agree(text, place, right, [first]):  # most that are none fail here
+        stop = min(len(text), place + self._window)
+        left, right = text[first:place], text[place:stop]
+        if not self._agree(left, right, [0]):  # most that are none fail here
             return False
-        return self._agree(text, place, right, range(first + 1, place))
+        if (first > 0 and self._is_word(left)) or (stop < len(text) and self._is_word(right)):
+            return False
+        return self._agree(left, right, range(1, len(left)))
 
-    def _agree(self, text: str, place: int, right: str, starts: range | list[int]) -> bool:
-        lefts = [text[start:place] for start in starts]
-        encodings = self._tokenizer.encode_batch(
-            [right, *lefts, *(left + right for left in lefts)], add_special_tokens=False
+    def _is_word(self, text: str) -> bool:
+        """Whether no border is inside a text."""
+        words = self._tokenizer.encode(text, add_special_tokens=False).word_ids
+        return words[0] == words[-1]
+
+    def _agree(self, left: str, right: str, starts: range | list[int]) -> bool:
+        """Whether both sides have the ids that they have together, from each start in `left`."""
+        lefts = [left[start:] for start in starts]
+        after, *others = self._tokenizer.encode_batch(
+            [right, *lefts, *(part + right for part in lefts)], add_special_tokens=False
         )
-        after, *others = encodings
         for before, both in zip(others[: len(lefts)], others[len(lefts) :], strict=True):
             words, border = both.word_ids, len(before.ids)
             if both.ids != before.ids + after.ids or not 0 < border < len(words):

@@ -75,17 +75,19 @@ def load_engine(identity: TokenizerIdentity) -> Engine:
             the ids that mark a document's ends though it must not, or the engine is not here.
     """
     name = identity.engine
-    if name in (REFERENCE, NO_ENGINE):
-        return reference_engine(identity)  # which refuses where there is no vocabulary
+    if name == NO_ENGINE:
+        return reference_engine(identity)  # refuses: there is no vocabulary
     try:
         found = engine_version(name)
         if found != identity.engine_version:
             raise EngineUnavailable(f"{found} is installed")
+        if name == REFERENCE:
+            return reference_engine(identity)
         encoder, tests = build_fast(name, describe(identity))
     except EngineUnavailable as error:
         raise TokenizerError(
             f"the job encodes with {name} {identity.engine_version}, but here {error}; install the "
-            'same version on every worker, or set tokenizer.engine = "hf"'
+            "same version on every worker"
         ) from error
     return ReferringEngine(encoder, tests, partial(reference_engine, identity), dtype_of(identity))
 

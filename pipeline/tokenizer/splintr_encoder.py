@@ -6,7 +6,6 @@ import base64
 import importlib
 import importlib.metadata
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,15 +79,14 @@ def build(description: ByteLevelBPE) -> tuple[Encoder, list[Test]]:
     differing = CHECKED.get(description.splits)
     if differing is None or (description.rank_file is None and _TEXT_END in description.splits[-1]):
         raise EngineUnavailable("it was not checked with how this vocabulary cuts text")
-    os.environ.setdefault("RAYON_NUM_THREADS", "1")  # workers share the cores already
-    library: Any = importlib.import_module("splintr")
     try:
+        library: Any = importlib.import_module("splintr")
         if description.rank_file is not None:
             encoder = _from_ranks(library, description)
         else:
             encoder = _SplintrEncoder(library.from_json_bytes(_plain_json(description)), None)
     except BaseException as error:
-        if isinstance(error, ValueError) or is_panic(error):
+        if isinstance(error, ValueError | ImportError) or is_panic(error):
             raise EngineUnavailable(f"it cannot read the vocabulary: {error}") from error
         raise
     return encoder, [holds_character(differing)] if differing else []
@@ -105,7 +103,7 @@ def _from_ranks(library: Any, description: ByteLevelBPE) -> Encoder:
 def _plain_json(description: ByteLevelBPE) -> bytes:
     """The tokenizer.json without what only the reference does."""
     content = description.content or {}
-    kept = {name: content[name] for name in ("version", "model", "pre_tokenizer", "decoder")}
+    kept = {name: content.get(name) for name in ("version", "model", "pre_tokenizer", "decoder")}
     return json.dumps(
         {**kept, "added_tokens": [], "normalizer": None, "post_processor": None}
     ).encode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -138,6 +137,8 @@ def _check_identity(manifest: Manifest, source: Source, root: Path) -> dict[str,
         raise VerifyError(f"is not as the format has it: {error!r}", path=path) from error
     if (found["format"], found["version"]) != (schema.STORE_FORMAT, schema.VERSION):
         raise VerifyError(f"is {found}, must be {schema.STORE_FORMAT} 1", path=path)
+    # A store serves sets that call the vocabulary by other names.
+    stated[-1] = {**stated[-1], "name": manifest.tokenizer["name"]}
     if stated != [source.documents, source.tokens, dict(source.rejected), manifest.tokenizer]:
         raise VerifyError(
             f"documents, tokens, rejected or tokenizer are not those that manifest.json has for "
@@ -181,10 +182,11 @@ def _check_tables(identity: dict[str, Any], tables: dict[str, pa.Table], root: P
     for name, stated in (("rejects", identity["rejected"]), ("notes", identity.get("notes"))):
         if stated is None:
             continue
-        found = Counter(tables[f"{name}.parquet"].column("reason").to_pylist())
-        if dict(found) != {reason: n for reason, n in stated.items() if n}:
+        counted = tables[f"{name}.parquet"].column("reason").value_counts().to_pylist()
+        found = {row["values"]: row["counts"] for row in counted}
+        if found != {reason: n for reason, n in stated.items() if n}:
             raise VerifyError(
-                f"holds {dict(found)}, source.json says {stated}", path=root / f"{name}.parquet"
+                f"holds {found}, source.json says {stated}", path=root / f"{name}.parquet"
             )
 
 

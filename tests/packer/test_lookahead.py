@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packer.lengths import fig3_lengths
 from packer.measures import Balance, BalanceMeter
-from packer.packing import kernels_lookahead, lookahead
+from packer.packing import kernels_fluid, lookahead
 from packer.packing.packer import Packing, PackingError, pack
 from packer.plan import PackingConfig, Pieces
 from packer.simulate import cut_lengths
@@ -132,20 +132,20 @@ class TestCost:
     ) -> None:
         work, tokens, most, filler = case
         room = [most - length for length in tokens]
-        found = kernels_lookahead.step_cost(*load_of(work, tokens, most), filler, -1)
+        found = kernels_fluid.step_cost(*load_of(work, tokens, most), filler, -1)
         level = water_level(work, room, filler, SCALE)
         assert found == pytest.approx(float(level) * len(work), rel=1e-9)
 
     def test_of_even_loads_is_the_same_under_every_norm(self) -> None:
         load = load_of([300, 300, 300], [1, 1, 1], 9)
         for power in (-1, 2, 6):
-            assert kernels_lookahead.step_cost(*load, 6, power) == pytest.approx(3 * (300 + 512))
+            assert kernels_fluid.step_cost(*load, 6, power) == pytest.approx(3 * (300 + 512))
 
     def test_falls_under_a_norm_when_heavy_pieces_gather(self) -> None:
         def both(heavy_here: int, heavy_there: int, power: int) -> float:
             steps = [[9_000] * k + [100] * (4 - k) for k in (heavy_here, heavy_there)]
             return sum(
-                kernels_lookahead.step_cost(*load_of(work, [1] * 4, 1), 0, power) for work in steps
+                kernels_fluid.step_cost(*load_of(work, [1] * 4, 1), 0, power) for work in steps
             )
 
         assert both(1, 3, 2) < both(2, 2, 2)
@@ -154,8 +154,8 @@ class TestCost:
 
 def load_of(
     work: list[int], tokens: list[int], max_tokens: int
-) -> tuple[kernels_lookahead.Load, kernels_lookahead.Bounds]:
-    bounds = kernels_lookahead.Bounds(
+) -> tuple[kernels_fluid.Load, kernels_fluid.Bounds]:
+    bounds = kernels_fluid.Bounds(
         num=len(work),
         max_tokens=max_tokens,
         max_displacement=16,
@@ -163,7 +163,7 @@ def load_of(
         budget=0.0,
         token_work=float(SCALE),
     )
-    load = kernels_lookahead.Load(np.array(work, np.float64), np.array(tokens, np.int64))
+    load = kernels_fluid.Load(np.array(work, np.float64), np.array(tokens, np.int64))
     return load, bounds
 
 
