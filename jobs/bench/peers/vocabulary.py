@@ -5,16 +5,13 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from jobs.bench.peers.convert import (
-    O200K_PATTERN,
-    O200K_SPECIAL,
-    parse_ranks,
-    tokenizer_json,
-)
+from jobs.bench.peers.convert import parse_ranks, tokenizer_json
 from jobs.bench.peers.environments import unpack
+from pipeline.tokenizer.patterns import NAMED, SPECIAL_TOKENS
 
+_NAME = "o200k_base"
 EOS = "<|endoftext|>"
-EOS_ID = O200K_SPECIAL[EOS]
+EOS_ID = SPECIAL_TOKENS[_NAME][EOS]
 _PACKAGE = "bpe-openai==0.1.4"
 
 
@@ -26,9 +23,9 @@ def o200k(cache: Path) -> Path:
     """
     path = cache / "o200k" / "tokenizer.json"
     if not path.exists():
-        (ranks,) = unpack(_PACKAGE, cache).rglob("o200k_base.tiktoken.gz")
+        (ranks,) = unpack(_PACKAGE, cache).rglob(f"{_NAME}.tiktoken.gz")
         text = tokenizer_json(
-            parse_ranks(gzip.decompress(ranks.read_bytes())), O200K_PATTERN, O200K_SPECIAL
+            parse_ranks(gzip.decompress(ranks.read_bytes())), NAMED[_NAME], SPECIAL_TOKENS[_NAME]
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
