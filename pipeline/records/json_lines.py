@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import orjson
 
@@ -59,16 +60,21 @@ def json_records(split: Split, source: SourceConfig) -> Iterator[Outcome]:
 def _record(line: bytes, source: SourceConfig) -> Outcome:
     if not line or line.isspace():
         return BLANK
+    if not source.keep_columns and source.id_column is None:  # it makes a float of a large number
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            value = None
+        found = value.get(source.text_column) if isinstance(value, dict) else None
+        if isinstance(found, str) and (_is_flat(value) or not _is_deep(line)):
+            return Record(found)
     if _is_deep(line):
         return Problem("broken_json", f"more than {MAX_DEPTH} brackets deep")
-    if source.keep_columns or source.id_column is not None:
-        return _read_in_full(line, source)  # orjson makes a float of a large whole number
-    try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        value = None
-    found = value.get(source.text_column) if isinstance(value, dict) else None
-    return Record(found) if isinstance(found, str) else _read_in_full(line, source)
+    return _read_in_full(line, source)
+
+
+def _is_flat(value: dict[str, Any]) -> bool:
+    return not any(isinstance(field, dict | list) for field in value.values())
 
 
 def _is_deep(line: bytes) -> bool:

@@ -10,7 +10,7 @@ from pipeline.shard.reader import Reader, open_plan, open_shards
 from pipeline.verify import verify
 from tests.golden.make import GOLDEN
 
-MANIFEST = "22df2fc60fde138c0b3e6f3cd05794875f95aa27300ecb96e6377e08c442d746"
+MANIFEST = "c972eaaebc1e48d0d793aa488e1f10c1513b4114822077d6981887e7a777e165"
 WHAT_RANKS_SEE = "f77756af9d3754854d644c2b151f1d1f698ef8053bc8321e578172d5451f65bd"
 
 

@@ -103,7 +103,7 @@ class TestLines:
             b'{"text": "a", "n": 1e999, "m": ' + b"8" * 4000 + b"}",
             b'{"text": "a", "other": "\\ud800"}',
             b'{"text": 1, "text": "a"}',
-            b'{"text": "\\u0061", "deep": ' + b"[" * 1000 + b"]" * 1000 + b"}",
+            b'{"text": "\\u0061", "deep": ' + b"[" * 199 + b"]" * 199 + b"}",
         ],
     )
     def test_what_only_one_of_the_two_parsers_takes_is_taken(
@@ -115,12 +115,19 @@ class TestLines:
         def below(frames: int, depth: int) -> Found:
             if frames:
                 return below(frames - 1, depth)
-            line = b'{"text": "a", "deep": ' + b"[" * depth + b"]" * depth + b"}"
+            deep = b"[" * (depth - 1) + rest + b"]" * (depth - 1)
+            line = b'{"text": "a", "brackets": "[[\\"", "deep": ' + deep + b"}"
             return read_lines(tmp_path / "a.jsonl", line)
 
         for frames in (0, 500):
-            assert below(frames, 1000) == ([(0, 0, "a")], [])
-            assert below(frames, 1100) == ([], [(0, 0, "broken_json")])
+            for rest in (b"", b"NaN"):  # the second is for the standard library
+                assert below(frames, 200) == ([(0, 0, "a")], [])
+                assert below(frames, 201) == ([], [(0, 0, "broken_json")])
+
+    def test_brackets_in_strings_are_not_depth(self, tmp_path: Path) -> None:
+        line = json.dumps({"text": "[{" * 500 + '\\"', "other": [["]" * 300]], "n": float("nan")})
+        found, rejects = read_lines(tmp_path / "a.jsonl", line.encode())
+        assert (len(found), rejects) == (1, [])
 
     def test_blank_lines_are_no_records_but_count_as_lines(self, tmp_path: Path) -> None:
         content = b'\n{"text": "a"}\n  \r\n\n{"text": "b"}\n\n'
