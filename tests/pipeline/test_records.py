@@ -112,17 +112,17 @@ class TestLines:
         assert read_lines(tmp_path / "a.jsonl", line) == ([(0, 0, "a")], [])
 
     def test_what_is_too_deep_does_not_depend_on_the_stack(self, tmp_path: Path) -> None:
-        def below(frames: int, depth: int) -> Found:
+        def below(frames: int, depth: int, rest: bytes) -> Found:
             if frames:
-                return below(frames - 1, depth)
+                return below(frames - 1, depth, rest)
             deep = b"[" * (depth - 1) + rest + b"]" * (depth - 1)
             line = b'{"text": "a", "brackets": "[[\\"", "deep": ' + deep + b"}"
             return read_lines(tmp_path / "a.jsonl", line)
 
         for frames in (0, 500):
             for rest in (b"", b"NaN"):  # the second is for the standard library
-                assert below(frames, 200) == ([(0, 0, "a")], [])
-                assert below(frames, 201) == ([], [(0, 0, "broken_json")])
+                assert below(frames, 200, rest) == ([(0, 0, "a")], [])
+                assert below(frames, 201, rest) == ([], [(0, 0, "broken_json")])
 
     def test_brackets_in_strings_are_not_depth(self, tmp_path: Path) -> None:
         line = json.dumps({"text": "[{" * 500 + '\\"', "other": [["]" * 300]], "n": float("nan")})
