@@ -496,7 +496,10 @@ class TestPatterns:
 def test_every_character_is_cut_as_the_reference_cuts_it(
     splits: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """All code points of the planes in use, in the company that shows what they are taken for."""
+    """Code points in the company that shows what they are taken for.
+
+    All of planes 0 and 1; of the planes of ideographs, all of one kind, some.
+    """
     tokenizer = from_merges([(b"a", b"b")])
     steps = [split(pattern=Regex(expression)) for expression in splits]
     tokenizer.pre_tokenizer = sequence(*steps, BYTES)
@@ -504,7 +507,8 @@ def test_every_character_is_cut_as_the_reference_cuts_it(
     if len(splits) == 1:
         file = RankFile(pattern=splits[0], ranks={}, first_id=0, special_tokens={})
         described.append(replace(described[0], content=None, rank_file=file))
-    points = [*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xE0200), 0xF0000, 0x10FFFF]
+    points = [*range(0xD800), *range(0xE000, 0x20000), *range(0x20000, 0x40000, 61)]
+    points += [*range(0xE0000, 0xE0200), 0xF0000, 0x10FFFF]
     around = "a{0}b\n\nA{0}Bc  {0}  1{0}2 .{0}! {0}\n{0} '{0}/\r\n {0}{0}a\u0301{0}\u6f22{0}\u3042"
     proven = Counter()
     for start in range(0, len(points), 1 << 14):
