@@ -13,16 +13,16 @@ from jobs.progress import Reporter
 from jobs.tokenizing import Corpus, find_corpora, tokenize, with_engine
 from pipeline.balance import measure_cp, measure_plan
 from pipeline.config import RunConfig
-from pipeline.cp_plans import CPJob
 from pipeline.describe import describe, rows_per_group
 from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
-from pipeline.planning import plan_key, resolve_workload
+from pipeline.planning.cp_plans import CPJob
+from pipeline.planning.plan import plan_key, resolve_workload
 from pipeline.publish import WORK, publish, read_receipts, recover
+from pipeline.reading.token_records import ends_text
 from pipeline.shard.manifest import load_manifest, parse_segment
 from pipeline.shard.tables import FormatError
 from pipeline.shard.writer import FileReceipt
-from pipeline.token_records import ends_text
 from pipeline.tokenizer.identity import policy_text
 from pipeline.tokenizer.resolve import resolve_tokenizer
 

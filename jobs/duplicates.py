@@ -9,18 +9,18 @@ from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
 from pipeline.config import SourceConfig
-from pipeline.duplicates import (
+from pipeline.ledger import Ledger, Receipt
+from pipeline.reading.listing import SourceError
+from pipeline.reading.sources import Split
+from pipeline.shard.schema import part_name
+from pipeline.stores.duplicates import (
     duplicates_are_there,
     find_duplicates,
     ids_are_there,
     num_buckets,
     write_ids,
 )
-from pipeline.ledger import Ledger, Receipt
-from pipeline.listing import SourceError
-from pipeline.rejects import stop_on_duplicates
-from pipeline.shard.schema import part_name
-from pipeline.sources import Split
+from pipeline.stores.rejects import stop_on_duplicates
 
 
 def compare_ids(

@@ -14,9 +14,9 @@ from packer.context_parallel import STRATEGIES
 from pipeline.balance import measure_cp
 from pipeline.built import workload_of
 from pipeline.config import ConfigError, JobSettings
-from pipeline.cp_plans import CPJob
 from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
+from pipeline.planning.cp_plans import CPJob
 from pipeline.publish import WORK, publish, read_receipts, recover, staged_parts
 from pipeline.shard.manifest import load_manifest
 

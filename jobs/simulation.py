@@ -15,9 +15,9 @@ from packer.lengths import fig3_lengths
 from packer.simulate import simulate
 from packer.workload import LONGEST_PIECE, Workload
 from pipeline.config import ConfigError
-from pipeline.megatron import check_index, open_index
+from pipeline.reading.megatron import check_index, open_index
+from pipeline.reading.token_columns import holds_ids, list_lengths
 from pipeline.shard.token_store import TokenStore
-from pipeline.token_columns import holds_ids, list_lengths
 
 log = logging.getLogger(__name__)
 

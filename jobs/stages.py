@@ -16,13 +16,13 @@ from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
 from pipeline.config import RunConfig, fingerprint
-from pipeline.cp_plans import CPJob, write_cp_part
 from pipeline.describe import dtype_of, rows_per_group
 from pipeline.ledger import Ledger, Receipt
 from pipeline.materialize import MoveJob, assemble_shard, scatter_run
-from pipeline.planning import write_plan
+from pipeline.planning.cp_plans import CPJob, write_cp_part
+from pipeline.planning.plan import write_plan
+from pipeline.planning.runs import RunGroups, inverse_is_there, run_path
 from pipeline.publish import WORK
-from pipeline.runs import RunGroups, inverse_is_there, run_path
 from pipeline.shard.token_store import TokenStore
 from pipeline.shard.writer import FileReceipt
 

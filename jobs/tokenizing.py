@@ -11,18 +11,18 @@ from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
 from pipeline.config import RejectSettings, RunConfig, SourceConfig, fingerprint
-from pipeline.finish import finish_store, part_is_there, rejects_path, remove_leftovers
-from pipeline.inputs import digest_inputs
 from pipeline.ledger import Ledger, Receipt
-from pipeline.listing import InputFile, SourceError, list_inputs
 from pipeline.lock import exclusive
 from pipeline.publish import WORK
-from pipeline.rejects import check_share, check_stop_on, first_row, stop_on_duplicates
-from pipeline.sample import sample_texts
+from pipeline.reading.inputs import digest_inputs
+from pipeline.reading.listing import InputFile, SourceError, list_inputs
+from pipeline.reading.sample import sample_texts
+from pipeline.reading.sources import Split, plan_splits, store_key
 from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
-from pipeline.sources import Split, plan_splits, store_key
-from pipeline.tokenize import StorePartReceipt, tokenize_split
+from pipeline.stores.finish import finish_store, part_is_there, rejects_path, remove_leftovers
+from pipeline.stores.rejects import check_share, check_stop_on, first_row, stop_on_duplicates
+from pipeline.stores.tokenize import StorePartReceipt, tokenize_split
 from pipeline.tokenizer.choose import choose_engine
 from pipeline.tokenizer.identity import TokenizerIdentity
 

@@ -18,7 +18,7 @@ from packer.plan import PackingConfig
 from packer.stream import Stream
 from packer.workload import Workload
 from pipeline.config import ParallelSettings
-from pipeline.plan_parts import read_plan_part
+from pipeline.planning.plan_parts import read_plan_part
 from pipeline.shard import schema
 from pipeline.shard.manifest import Segment
 

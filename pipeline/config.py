@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from pipeline.rejects import check_reasons
+from pipeline.stores.rejects import check_reasons
 
 
 class ConfigError(ValueError):

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.plan_parts import as_offsets
-from pipeline.runs import InverseSlice, read_inverse, run_path
+from pipeline.planning.plan_parts import as_offsets
+from pipeline.planning.runs import InverseSlice, read_inverse, run_path
 from pipeline.shard import schema
 from pipeline.shard.atomic import atomic_path
 from pipeline.shard.token_store import TokenStore

@@ -11,7 +11,7 @@ from packer.workload import Workload
 from pipeline.balance import measure_cp, measure_plan, measure_policy
 from pipeline.built import check_parts, config_of, stores_of, workload_of
 from pipeline.config import ConfigError, ParallelSettings
-from pipeline.mixing import open_stream
+from pipeline.planning.mixing import open_stream
 from pipeline.shard.manifest import Segment, load_manifest
 from pipeline.shares import measure_sources
 

@@ -20,12 +20,12 @@ import zstandard
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.config import SourceConfig, TokenizerConfig
-from pipeline.duplicates import find_duplicates, write_ids
-from pipeline.finish import finish_store
-from pipeline.listing import list_inputs
-from pipeline.sources import plan_splits, store_key
-from pipeline.storage import digest_file
-from pipeline.tokenize import tokenize_split
+from pipeline.reading.listing import list_inputs
+from pipeline.reading.sources import plan_splits, store_key
+from pipeline.reading.storage import digest_file
+from pipeline.stores.duplicates import find_duplicates, write_ids
+from pipeline.stores.finish import finish_store
+from pipeline.stores.tokenize import tokenize_split
 from pipeline.tokenizer.identity import TokenizerIdentity
 from pipeline.tokenizer.resolve import resolve_tokenizer
 

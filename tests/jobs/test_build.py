@@ -11,11 +11,11 @@ from jobs.build import OtherConfiguration, build
 from jobs.executor import LocalExecutor, RayExecutor
 from jobs.tokenizing import find_corpora
 from pipeline.config import JobSettings, RejectSettings, RunConfig
-from pipeline.listing import SourceError
 from pipeline.lock import Busy, exclusive
-from pipeline.planning import PlanError
-from pipeline.rejects import RejectsError
+from pipeline.planning.plan import PlanError
+from pipeline.reading.listing import SourceError
 from pipeline.report import report
+from pipeline.stores.rejects import RejectsError
 from pipeline.tokenizer.resolve import resolve_tokenizer
 from pipeline.verify import verify
 from tests.jobs.small_run import QUIET, DyingExecutor, build_with, digests, small_config

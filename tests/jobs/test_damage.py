@@ -12,7 +12,7 @@ import pytest
 from jobs.build import build
 from jobs.executor import LocalExecutor
 from pipeline.config import RunConfig
-from pipeline.listing import SourceError
+from pipeline.reading.listing import SourceError
 from pipeline.report import report
 from pipeline.shard.tables import FormatError
 from pipeline.shard.token_store import StoreError

@@ -11,8 +11,8 @@ import pytest
 
 from jobs.build import build
 from pipeline.config import RunConfig, parse_config
-from pipeline.mixing import PlanError
-from pipeline.planning import plan_key
+from pipeline.planning.mixing import PlanError
+from pipeline.planning.plan import plan_key
 from pipeline.report import report
 from pipeline.shard.manifest import load_manifest
 from pipeline.shard.reader import open_plan, open_shards

@@ -12,8 +12,8 @@ from jobs import tokenizing
 from jobs.build import build
 from jobs.progress import Reporter
 from pipeline.config import RunConfig, SourceConfig
-from pipeline.listing import list_inputs
-from pipeline.sample import sample_texts
+from pipeline.reading.listing import list_inputs
+from pipeline.reading.sample import sample_texts
 from pipeline.tokenizer import engine
 from pipeline.tokenizer.identity import EngineUnavailable, TokenizerError
 from tests.corpora import source_of, write_jsonl

@@ -9,9 +9,9 @@ import pytest
 from jobs import tokenizing
 from jobs.executor import LocalExecutor
 from pipeline.config import ConfigError, RunConfig, parse_config
-from pipeline.listing import SourceError
-from pipeline.rejects import RejectsError
+from pipeline.reading.listing import SourceError
 from pipeline.shard.token_store import TokenStore
+from pipeline.stores.rejects import RejectsError
 from pipeline.tokenizer.resolve import resolve_tokenizer
 from tests.corpora import EOS, some_texts, tiny_tokenizer, write_bytes, write_jsonl
 from tests.jobs.small_run import QUIET

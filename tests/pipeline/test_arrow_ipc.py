@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather, ipc
 
-from pipeline.arrow_ipc import ArrowError, messages
-from pipeline.listing import SourceError, list_inputs
-from pipeline.records.read import read_records
-from pipeline.sources import plan_splits
+from pipeline.reading.arrow_ipc import ArrowError, messages
+from pipeline.reading.listing import SourceError, list_inputs
+from pipeline.reading.records.read import read_records
+from pipeline.reading.sources import plan_splits
 from tests.corpora import source_of, write_arrow, write_bytes
 
 TEXTS = ["a", None, "", "b" * 3000, "\u6f22", "c", "d"]
@@ -137,8 +137,8 @@ def test_what_is_not_arrow_is_refused_and_an_empty_file_has_no_record(tmp_path: 
 
 
 def _schema_of(path: Path) -> pa.Schema:
-    from pipeline.arrow_ipc import read_schema
-    from pipeline.storage import open_random
+    from pipeline.reading.arrow_ipc import read_schema
+    from pipeline.reading.storage import open_random
 
     with open_random(str(write_bytes(path, bytes(8)))) as file:
         return read_schema(file)

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import duplicates
 from pipeline.config import SourceConfig
-from pipeline.duplicates import duplicates_of, find_duplicates, num_buckets, write_ids
-from pipeline.listing import list_inputs
+from pipeline.reading.listing import list_inputs
+from pipeline.reading.sources import plan_splits
 from pipeline.shard.token_store import TokenStore
-from pipeline.sources import plan_splits
-from pipeline.tokenize import tokenize_split
+from pipeline.stores import duplicates
+from pipeline.stores.duplicates import duplicates_of, find_duplicates, num_buckets, write_ids
+from pipeline.stores.tokenize import tokenize_split
 from tests.corpora import (
     build_store,
     source_of,

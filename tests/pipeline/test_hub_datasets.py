@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import ConfigError, SourceConfig, parse_config
-from pipeline.listing import SourceError, list_inputs
+from pipeline.reading.listing import SourceError, list_inputs
+from pipeline.reading.sources import plan_splits
+from pipeline.reading.storage import digest_file
 from pipeline.shard.token_store import TokenStore
-from pipeline.sources import plan_splits
-from pipeline.storage import digest_file
 from tests.corpora import build_store, source_of, write_bytes
 
 datasets = pytest.importorskip("datasets")

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import megatron, token_records, tokenize
 from pipeline.config import SourceConfig
-from pipeline.listing import list_inputs
-from pipeline.megatron import check_index, open_index
+from pipeline.reading import megatron, token_records
+from pipeline.reading.listing import list_inputs
+from pipeline.reading.megatron import check_index, open_index
+from pipeline.reading.source_error import SourceError
+from pipeline.reading.sources import plan_splits
 from pipeline.shard.token_store import TokenStore
-from pipeline.source_error import SourceError
-from pipeline.sources import plan_splits
+from pipeline.stores import tokenize
 from pipeline.tokenizer.identity import without_vocabulary
 from tests.corpora import build_store, source_of
 from tests.reference_megatron import read_megatron, write_megatron

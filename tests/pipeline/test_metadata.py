@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.records import read as read_module
-from pipeline.records.fields import metadata_of
+from pipeline.reading.records import read as read_module
+from pipeline.reading.records.fields import metadata_of
 from pipeline.shard import schema
 from pipeline.shard.token_store import StoreError, TokenStore
 from tests.corpora import build_store, source_of, write_bytes, write_jsonl, write_tree

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config import SourceConfig
-from pipeline.listing import SourceError, list_inputs
-from pipeline.sources import plan_splits, resolve_formats, store_key
-from pipeline.storage import digest_file
+from pipeline.reading.listing import SourceError, list_inputs
+from pipeline.reading.sources import plan_splits, resolve_formats, store_key
+from pipeline.reading.storage import digest_file
 from tests.corpora import (
     source_of,
     tiny_identity,

@@ -12,14 +12,21 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from pipeline import storage
 from pipeline.config import SourceConfig
-from pipeline.inputs import digest_inputs
-from pipeline.listing import SourceError, list_inputs
-from pipeline.records.read import read_records
+from pipeline.reading import storage
+from pipeline.reading.inputs import digest_inputs
+from pipeline.reading.listing import SourceError, list_inputs
+from pipeline.reading.records.read import read_records
+from pipeline.reading.sources import plan_splits, resolve_formats
+from pipeline.reading.storage import (
+    StorageError,
+    digest_file,
+    join_url,
+    match_files,
+    split_url,
+    stamp,
+)
 from pipeline.shard.token_store import TokenStore
-from pipeline.sources import plan_splits, resolve_formats
-from pipeline.storage import StorageError, digest_file, join_url, match_files, split_url, stamp
 from tests.corpora import (
     build_store,
     some_texts,
@@ -208,7 +215,8 @@ class TestObjectStorage:
         upload(tmp_path, bucket)
         read: list[str] = []
         monkeypatch.setattr(
-            "pipeline.inputs.digest_file", lambda path: read.append(path) or digest_file(path)
+            "pipeline.reading.inputs.digest_file",
+            lambda path: read.append(path) or digest_file(path),
         )
         source = remote_source(options, "again")
         cache = tmp_path / "cache.json"

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import tokenize
 from pipeline.config import SourceConfig
-from pipeline.listing import list_inputs
+from pipeline.reading.listing import list_inputs
+from pipeline.reading.source_error import SourceError
+from pipeline.reading.sources import plan_splits, store_key
+from pipeline.reading.storage import digest_file
+from pipeline.reading.token_columns import column_ids, list_lengths
+from pipeline.reading.token_records import ends_text, read_tokens
 from pipeline.shard.token_store import TokenStore
-from pipeline.source_error import SourceError
-from pipeline.sources import plan_splits, store_key
-from pipeline.storage import digest_file
-from pipeline.token_columns import column_ids, list_lengths
-from pipeline.token_records import ends_text, read_tokens
+from pipeline.stores import tokenize
 from pipeline.tokenizer.engine import load_engine
 from pipeline.tokenizer.identity import TokenizerError, policy_text, without_vocabulary
 from tests.corpora import BOS_ID, EOS_ID, build_store, source_of, tiny_identity, write_jsonl

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import tokenize
 from pipeline.config import SourceConfig
-from pipeline.finish import finish_store, part_is_there
-from pipeline.listing import list_inputs
-from pipeline.part_files import TableWriter, table_at
+from pipeline.reading.listing import list_inputs
+from pipeline.reading.sources import plan_splits
+from pipeline.reading.storage import digest_file
 from pipeline.shard import schema
 from pipeline.shard.token_store import StoreError, TokenStore
-from pipeline.sources import plan_splits
-from pipeline.storage import digest_file
-from pipeline.tokenize import StorePartReceipt, tokenize_split
+from pipeline.stores import tokenize
+from pipeline.stores.finish import finish_store, part_is_there
+from pipeline.stores.part_files import TableWriter, table_at
+from pipeline.stores.tokenize import StorePartReceipt, tokenize_split
 from pipeline.tokenizer import documents
 from pipeline.tokenizer.cuts import PART_CHARACTERS, Cutter
 from pipeline.tokenizer.documents import DocumentEncoder
@@ -225,7 +225,7 @@ class TestSplits:
         source = source_of(write_jsonl(tmp_path / "a.jsonl", some_texts(80)))
         receipts = []
         for records, place in ((1024, "whole"), (7, "bits")):
-            monkeypatch.setattr("pipeline.records.read.BATCH_RECORDS", records)
+            monkeypatch.setattr("pipeline.reading.records.read.BATCH_RECORDS", records)
             receipts += tokenize_all(source, tmp_path / place)[0]
         assert receipts[0] == receipts[1]
         assert contents(tmp_path / "whole") == contents(tmp_path / "bits")
@@ -270,7 +270,7 @@ class TestFinishing:
 
         _, finish = tokenize_all(source, tmp_path / "store")
         with monkeypatch.context() as patch:
-            patch.setattr("pipeline.finish.write_atomically", killed)
+            patch.setattr("pipeline.stores.finish.write_atomically", killed)
             with pytest.raises(KeyboardInterrupt):
                 finish()
         with pytest.raises(StoreError, match="was not finished, run the job again"):
@@ -343,7 +343,7 @@ class TestTables:
         values = list(range(sum(cuts)))
         columns = pa.schema({"value": pa.int64()})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pipeline.part_files._GROUP_ROWS", 4)
+            patch.setattr("pipeline.stores.part_files._GROUP_ROWS", 4)
             with table_at(root / "bits.parquet", columns) as table:
                 start = 0
                 for count in cuts:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.arrow_ipc import ArrowError, read_batches, schema_of
 from pipeline.config import SourceConfig
-from pipeline.listing import SourceError
-from pipeline.records.fields import id_of, metadata_of
-from pipeline.records.outcome import Outcome, Problem, Record
-from pipeline.sources import Split, open_parquet
+from pipeline.reading.arrow_ipc import ArrowError, read_batches, schema_of
+from pipeline.reading.listing import SourceError
+from pipeline.reading.records.fields import id_of, metadata_of
+from pipeline.reading.records.outcome import Outcome, Problem, Record
+from pipeline.reading.sources import Split, open_parquet
 
 _BATCH_ROWS = 128
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from pipeline.storage import open_stream
+from pipeline.reading.storage import open_stream
 
 _READ_BYTES = 1 << 18
 _ZSTD_READ_BYTES = 1 << 11  # a few bytes can hold megabytes of one repeated character

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.config import SourceConfig
-from pipeline.listing import InputFile
-from pipeline.records.read import read_records
-from pipeline.sources import plan_splits
+from pipeline.reading.listing import InputFile
+from pipeline.reading.records.read import read_records
+from pipeline.reading.sources import plan_splits
 
 _PLACES = 8
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from packer.plan import Int64
 from pipeline.config import SourceConfig
-from pipeline.megatron import MegatronIndex, check_bin, open_index, read_bin
-from pipeline.rejects import Reject
-from pipeline.sources import Split
-from pipeline.token_columns import column_ids, read_arrow_columns, read_parquet_columns
+from pipeline.reading.megatron import MegatronIndex, check_bin, open_index, read_bin
+from pipeline.reading.sources import Split
+from pipeline.reading.token_columns import column_ids, read_arrow_columns, read_parquet_columns
+from pipeline.stores.rejects import Reject
 from pipeline.tokenizer.identity import TokenizerIdentity
 
 BATCH_BYTES = 1 << 20

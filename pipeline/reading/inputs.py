@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pipeline.listing import InputFile
+from pipeline.reading.listing import InputFile
+from pipeline.reading.storage import digest_file, stamp
 from pipeline.shard.atomic import write_atomically
-from pipeline.storage import digest_file, stamp
 
 _THREADS = 8
 

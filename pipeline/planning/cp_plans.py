@@ -12,7 +12,7 @@ from packer.context_parallel import CPPlan, plan_context_parallel
 from packer.plan import Steps
 from packer.workload import Workload
 from pipeline.config import fingerprint
-from pipeline.plan_parts import as_offsets, read_plan_part
+from pipeline.planning.plan_parts import as_offsets, read_plan_part
 from pipeline.shard import schema
 from pipeline.shard.writer import FileReceipt, write_part
 

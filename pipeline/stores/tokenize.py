@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.config import SourceConfig
-from pipeline.duplicates import duplicates_of
-from pipeline.part_files import BlockedFile, TableWriter
-from pipeline.records.read import RecordBatch, read_records
-from pipeline.rejects import Reject
+from pipeline.reading.records.read import RecordBatch, read_records
+from pipeline.reading.sources import Split
+from pipeline.reading.token_records import accept, read_tokens
 from pipeline.shard import schema
 from pipeline.shard.atomic import atomic_path
 from pipeline.shard.digests import sha256_file
-from pipeline.sources import Split
-from pipeline.token_records import accept, read_tokens
+from pipeline.stores.duplicates import duplicates_of
+from pipeline.stores.part_files import BlockedFile, TableWriter
+from pipeline.stores.rejects import Reject
 from pipeline.tokenizer.documents import (
     MAX_UNBROKEN_BYTES,
     DocumentEncoder,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.plan import Pieces, Steps
-from pipeline.runs import RunGroups, write_inverse
+from pipeline.planning.runs import RunGroups, write_inverse
 from pipeline.shard import schema
 from pipeline.shard.writer import FileReceipt, write_part, write_table
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pipeline import megatron, storage
 from pipeline.config import SourceConfig
-from pipeline.hub_datasets import DatasetError, arrow_files
-from pipeline.saved_datasets import STATE, SavedDatasetError, data_files
-from pipeline.source_error import SourceError
+from pipeline.reading import megatron, storage
+from pipeline.reading.hub_datasets import DatasetError, arrow_files
+from pipeline.reading.saved_datasets import STATE, SavedDatasetError, data_files
+from pipeline.reading.source_error import SourceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,14 +19,14 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import megatron
-from pipeline.arrow_ipc import ArrowError, batch_spans, read_schema
 from pipeline.config import SourceConfig, fingerprint
-from pipeline.listing import InputFile, SourceError
-from pipeline.records.compressed import COMPRESSIONS
+from pipeline.reading import megatron
+from pipeline.reading.arrow_ipc import ArrowError, batch_spans, read_schema
+from pipeline.reading.listing import InputFile, SourceError
+from pipeline.reading.records.compressed import COMPRESSIONS
+from pipeline.reading.storage import is_url, local_path, open_random, split_url
+from pipeline.reading.token_columns import check_token_column, row_group_bytes
 from pipeline.shard.schema import VERSION
-from pipeline.storage import is_url, local_path, open_random, split_url
-from pipeline.token_columns import check_token_column, row_group_bytes
 from pipeline.tokenizer.identity import TokenizerIdentity
 
 _JSONL = (".jsonl", ".ndjson", ".json")

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packer.plan import Int64
-from pipeline.arrow_ipc import ArrowError, read_batches
-from pipeline.source_error import SourceError
-from pipeline.storage import open_random
+from pipeline.reading.arrow_ipc import ArrowError, read_batches
+from pipeline.reading.source_error import SourceError
+from pipeline.reading.storage import open_random
 
 _READ_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 20

@@ -13,15 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.duplicates import FOLDER
-from pipeline.listing import InputFile
-from pipeline.part_files import table_at
+from pipeline.reading.listing import InputFile
+from pipeline.reading.sources import Split
 from pipeline.shard import schema
 from pipeline.shard.atomic import atomic_path, write_atomically
 from pipeline.shard.digests import sha256_bytes, sha256_file
 from pipeline.shard.token_store import TABLES, StoreError
-from pipeline.sources import Split
-from pipeline.tokenize import NOTES, PARTS, REJECTS, StorePartReceipt
+from pipeline.stores.duplicates import FOLDER
+from pipeline.stores.part_files import table_at
+from pipeline.stores.tokenize import NOTES, PARTS, REJECTS, StorePartReceipt
 from pipeline.tokenizer.identity import NO_ENGINE, TokenizerIdentity
 
 

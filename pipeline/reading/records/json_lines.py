@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 
 from pipeline.config import SourceConfig
-from pipeline.records import lines as line_reader
-from pipeline.records.compressed import COMPRESSIONS, TruncatedError, decompressed
-from pipeline.records.fields import id_of, metadata_of
-from pipeline.records.outcome import (
+from pipeline.reading.records import lines as line_reader
+from pipeline.reading.records.compressed import COMPRESSIONS, TruncatedError, decompressed
+from pipeline.reading.records.fields import id_of, metadata_of
+from pipeline.reading.records.outcome import (
     BLANK,
     BOM,
     UTF16,
@@ -23,7 +23,7 @@ from pipeline.records.outcome import (
     decode,
     is_utf16_json,
 )
-from pipeline.sources import Split
+from pipeline.reading.sources import Split
 
 MAX_DEPTH = 200
 """Deepest nesting of a record."""
@@ -65,9 +65,10 @@ def _record(line: bytes, source: SourceConfig) -> Outcome:
             value = orjson.loads(line)
         except orjson.JSONDecodeError:
             value = None
-        found = value.get(source.text_column) if isinstance(value, dict) else None
-        if isinstance(found, str) and (_is_flat(value) or not _is_deep(line)):
-            return Record(found)
+        if isinstance(value, dict):
+            found = value.get(source.text_column)
+            if isinstance(found, str) and (_is_flat(value) or not _is_deep(line)):
+                return Record(found)
     if _is_deep(line):
         return Problem("broken_json", f"more than {MAX_DEPTH} brackets deep")
     return _read_in_full(line, source)

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from packer.plan import Int64
-from pipeline.source_error import SourceError
+from pipeline.reading.source_error import SourceError
 
 ENDINGS = (".bin", ".idx")
 _MAGIC = b"MMIDIDX\x00\x00"

@@ -18,10 +18,10 @@ import numpy as np
 import xxhash
 
 from pipeline.config import SourceConfig
-from pipeline.records.read import read_records
+from pipeline.reading.records.read import read_records
+from pipeline.reading.sources import Split
 from pipeline.shard.atomic import atomic_path
 from pipeline.shard.schema import part_name
-from pipeline.sources import Split
 
 FOLDER = "ids"
 """In a store's directory, until the store is finished."""

@@ -26,9 +26,9 @@ from pipeline.config import (
     WorkloadSettings,
     fingerprint,
 )
-from pipeline.mixing import PlanError, open_stream, segment_sources, selection_totals
-from pipeline.plan_parts import PlanParts, tail_table
-from pipeline.runs import RunGroups
+from pipeline.planning.mixing import PlanError, open_stream, segment_sources, selection_totals
+from pipeline.planning.plan_parts import PlanParts, tail_table
+from pipeline.planning.runs import RunGroups
 from pipeline.shard.manifest import Segment, SegmentSource
 from pipeline.shard.token_store import TokenStore
 from pipeline.shard.writer import write_table

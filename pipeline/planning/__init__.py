@@ -1,0 +1,1 @@
+"""Length indexes to plans: the stream, the steps it makes, and which CP rank runs what."""
