@@ -23,6 +23,7 @@ from pipeline.planning.cp_plans import CPJob, write_cp_part
 from pipeline.planning.plan import write_plan
 from pipeline.planning.runs import RunGroups, inverse_is_there, run_path
 from pipeline.publish import WORK
+from pipeline.shard.manifest import EVERYTHING
 from pipeline.shard.token_store import TokenStore
 from pipeline.shard.writer import FileReceipt
 
@@ -92,8 +93,10 @@ def move_tokens(
         root=str(root),
         scratch=str(scratch_of(root, plan_key)),
         stores=tuple(str(store.directory) for store in stores),
-        truncates=tuple(
-            config.documents_of(source).longer_than_context == "truncate"
+        most_taken=tuple(
+            config.packing.context_length
+            if config.documents_of(source).longer_than_context == "truncate"
+            else EVERYTHING
             for source in config.sources
         ),
         dtype=dtype,

@@ -371,7 +371,14 @@ def parse_config(document: dict[str, Any], *, name: str) -> RunConfig:
     try:
         return RunConfig.model_validate(document)
     except ValidationError as error:
-        problems = dict.fromkeys(_explain(problem) for problem in error.errors())
+        places = [problem["loc"] for problem in error.errors()]
+        problems = dict.fromkeys(
+            _explain(problem)
+            for problem in error.errors()
+            # A list of which an entry is wrong also counts as too short.
+            if problem["type"] != "too_short"
+            or not any(problem["loc"] == place[: len(problem["loc"])] != place for place in places)
+        )
         raise ConfigError("\n".join(f"{name}: {problem}" for problem in problems)) from error
 
 

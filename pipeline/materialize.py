@@ -29,14 +29,14 @@ from pipeline.shard.writer import FileReceipt, write_part
 class MoveJob:
     """What every task of a materialization shares; small enough to send to each.
 
-    `truncates` says of each source whether its documents end after S tokens: then no piece of it
-    has a next token.
+    `most_taken` is how many tokens of a document each source gives at most: S where long ones
+    are truncated. What is behind them is no piece's next token.
     """
 
     root: str
     scratch: str
     stores: tuple[str, ...]
-    truncates: tuple[bool, ...]
+    most_taken: tuple[int, ...]
     dtype: str
     num_parts: int
     num_groups: int
@@ -110,7 +110,7 @@ def _gather(job: MoveJob, pieces: InverseSlice) -> tuple[np.ndarray, np.ndarray]
             _check_part(job.stores[source], part)
         found = store.gather(doc_id, start, stop)
         _scatter(ids, starts[mine], stop - start, found)
-        inside = (stop < store.lengths_of(doc_id)) & (not job.truncates[source])
+        inside = stop < np.minimum(store.lengths_of(doc_id), job.most_taken[source])
         labels[mine[inside]] = store.gather(doc_id[inside], stop[inside], stop[inside] + 1)
     return ids, labels
 

@@ -31,6 +31,8 @@ __all__ = [
     "load_manifest",
 ]
 
+EVERYTHING = 1 << 62
+"""More tokens than any document has."""
 MICRO_BATCH_ORDERS = ("identity",)
 """Rules by which ranks may permute their micro-batches that this version knows."""
 Result = TypeVar("Result")
@@ -95,12 +97,13 @@ class Segment:
     target_tokens: int | None
     at_source_end: str
 
-    def truncates(self, source: int) -> bool:
-        """Whether a source's documents end after S tokens, where they then have no label."""
-        return any(
+    def most_taken(self, source: int) -> int:
+        """How many tokens of a source's document are taken at most; what follows is no label."""
+        truncates = any(
             entry.source == source and entry.longer_than_context == "truncate"
             for entry in self.sources
         )
+        return self.context_length if truncates else EVERYTHING
 
     @property
     def stop_step(self) -> int:

@@ -228,8 +228,8 @@ class PlanReader(Reader):
             store = self._stores[index]
             mine = np.flatnonzero(source == index)
             self._check_blocks(int(index), doc_id[mine])
-            goes_on = stop[mine] < store.lengths_of(doc_id[mine])
-            goes_on &= not segment.truncates(int(index))
+            taken = np.minimum(store.lengths_of(doc_id[mine]), segment.most_taken(int(index)))
+            goes_on = stop[mine] < taken
             ids = store.gather(doc_id[mine], start[mine], stop[mine] + goes_on)
             lengths = stop[mine] - start[mine]
             after = np.cumsum(lengths + goes_on) - 1  # the last id read of each piece

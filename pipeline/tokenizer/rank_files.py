@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import difflib
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,10 +96,18 @@ def parse_rank_file(
     Raises:
         TokenizerError: the file is broken, the pattern is unknown, or ids collide.
     """
+    if pattern is not None and pattern not in NAMED and re.fullmatch(r"[\w.-]*", pattern):
+        near = difflib.get_close_matches(pattern, NAMED, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(NAMED)}"
+        raise TokenizerError(
+            f"tokenizer.pattern {pattern!r} is no known name and no regular expression that cuts "
+            f"text; {hint}"
+        )
     if _is_tekken(path):
         file = _parse_tekken(content, path, pattern, special_tokens)
     else:
         file = _parse_tiktoken(content, path, pattern, special_tokens)
+    _regex(file.pattern)
     taken = {file.first_id + rank for rank in file.ranks.values()}
     for token, token_id in file.special_tokens.items():
         if token_id in taken or token_id < 0 or not token or bytes_of(token) in file.ranks:

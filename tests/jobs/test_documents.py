@@ -67,6 +67,27 @@ def last_tokens_and_labels(root: Path) -> dict[tuple[int, int, int, int], tuple[
     return found
 
 
+def test_a_truncated_document_that_concat_cuts_goes_on_until_it_is_truncated(
+    tmp_path: Path,
+) -> None:
+    config = config_of(tmp_path, documents={"longer_than_context": "truncate"})
+    packing = config.packing.model_copy(update={"policy": "concat"})
+    root = tmp_path / "out"
+    build(config.model_copy(update={"packing": packing}), root, QUIET)
+    verify(root)
+    pieces = last_tokens_and_labels(root)
+    ends = {
+        key: (key[3] + tokens == min(CONTEXT, LENGTHS["ab"[key[0]]][key[2]]), label)
+        for key, (tokens, _, label) in pieces.items()
+    }
+    assert {is_end for is_end, _ in ends.values()} == {True, False}
+    assert all((label == -100) == is_end for is_end, label in ends.values())
+    shards, plan = open_shards(root), open_plan(root)
+    for step in range(shards.num_steps):
+        one, other = shards.micro_batch(step, 0), plan.micro_batch(step, 0)
+        assert np.array_equal(one.last_labels, other.last_labels)
+
+
 @pytest.mark.parametrize("policy", ["truncate", "drop"])
 def test_long_documents_are_truncated_or_dropped_and_all_of_it_is_counted(
     policy: str, tmp_path: Path

@@ -173,3 +173,13 @@ def test_settings_of_token_sources_read_back_the_same(config_file: Path, setting
 def test_fingerprints_do_not_depend_on_the_order_of_keys() -> None:
     assert fingerprint({"a": 1, "b": [2, 3]}) == fingerprint({"b": [2, 3], "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+
+
+def test_a_wrong_entry_of_a_list_is_one_mistake(config_file: Path) -> None:
+    config_file.write_text(
+        config_file.read_text().replace("[[sources]]", "[[sources]]\nweight = 0")
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(config_file)
+    assert str(caught.value).count("\n") == 0
+    assert "sources.0.weight" in str(caught.value)

@@ -232,3 +232,12 @@ def test_tekken_encodes_as_its_own_library_does() -> None:
     ids, _ = reference_engine(identity).encode(texts)
     right = [oracle.encode(text, bos=False, eos=False) for text in texts]
     assert ids.tolist() == [token for document in right for token in document]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"), [("gpt3", "gpt2"), ("o200k", "o200k_base"), ("([", "no regular")]
+)
+def test_a_pattern_that_cuts_nothing_is_refused(pattern: str, words: str) -> None:
+    config = TokenizerConfig(path="package:bpe_openai/data/o200k_base.tiktoken.gz", pattern=pattern)
+    with pytest.raises(TokenizerError, match=words):
+        resolve_tokenizer(config)
