@@ -80,7 +80,7 @@ def test_keys_are_sorted_and_the_text_may_be_kept() -> None:
 
 
 def test_a_value_without_bottom_does_not_stop_the_reading(tmp_path: Path) -> None:
-    deep = "[" * 700 + "]" * 700
+    deep = "[" * 190 + "]" * 190
     lines = f'{{"text": "a", "id": {deep}}}\n{{"text": "b", "id": 2}}\n'
     path = write_bytes(tmp_path / "a.jsonl", lines.encode())
     directory = build_store(source_of(path, keep_columns=["id"], id_column="id"), tmp_path)

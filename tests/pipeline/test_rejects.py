@@ -49,7 +49,7 @@ class TestShare:
         assert str(caught.value) == (
             "source 'a': 1,500 of 2,000 records were rejected (1,500 missing_text), more than "
             "rejects.max_share 0.25 allows; they are listed in rejects.parquet: correct "
-            "text_column or the files, or raise rejects.max_share"
+            "text_column, token_column, the tokenizer or the files, or raise rejects.max_share"
         )
 
 

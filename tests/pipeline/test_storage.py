@@ -194,7 +194,7 @@ class TestObjectStorage:
                 return self.file.tell()
 
         for module in ("sources", "arrow_ipc", "records.lines"):
-            monkeypatch.setattr(f"pipeline.{module}.open_random", Counting)
+            monkeypatch.setattr(f"pipeline.reading.{module}.open_random", Counting)
         for name in ("big.jsonl", "big.parquet", "big.arrow"):
             source = remote_source(options, f"big/{name}")
             read = 0
