@@ -45,7 +45,7 @@ def build(
 ) -> None:
     """Corpora in, balanced shards out. Run again after an interruption, it resumes."""
     from jobs.build import build as run
-    from pipeline.config import load_config
+    from pipeline.config_file import load_config
 
     reporter = Reporter(quiet=quiet)
     result = run(load_config(config, tuple(override or ())), out, reporter, dry_run=dry_run)

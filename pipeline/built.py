@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from packer.workload import Workload
-from pipeline.config import RunConfig, parse_config
+from pipeline.config import RunConfig
+from pipeline.config_file import parse_config
 from pipeline.publish import read_receipts
 from pipeline.shard.digests import sha256_file
 from pipeline.shard.manifest import Manifest

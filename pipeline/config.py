@@ -1,12 +1,9 @@
-"""The run's configuration: one TOML file, checked at the edge, frozen afterwards."""
+"""The run's settings: what there is, what is allowed, frozen afterwards."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-import tomllib
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,7 +13,6 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     StringConstraints,
-    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
@@ -347,83 +343,6 @@ def _needs_no_vocabulary(source: SourceConfig) -> None:
             f'source {source.name!r} has ends = "add", which needs tokenizer.path; set it, or '
             'ends = "as_given"'
         )
-
-
-def load_config(path: Path, overrides: tuple[str, ...] = ()) -> RunConfig:
-    """Read a TOML file and apply `table.key=value` overrides (values in TOML syntax).
-
-    Raises:
-        ConfigError: unreadable file, unknown key, wrong type, missing key.
-    """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
-    for override in overrides:
-        _apply(document, override)
-    return parse_config(document, name=str(path))
-
-
-def parse_config(document: dict[str, Any], *, name: str) -> RunConfig:
-    """Validate a parsed document; `name` is what errors call it."""
-    try:
-        return RunConfig.model_validate(document)
-    except ValidationError as error:
-        places = [problem["loc"] for problem in error.errors()]
-        problems = dict.fromkeys(
-            _explain(problem)
-            for problem in error.errors()
-            # A list of which an entry is wrong also counts as too short.
-            if problem["type"] != "too_short"
-            or not any(problem["loc"] == place[: len(problem["loc"])] != place for place in places)
-        )
-        raise ConfigError("\n".join(f"{name}: {problem}" for problem in problems)) from error
-
-
-def _apply(document: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals:
-        raise ConfigError(f"--set {override}: expected table.key=value")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string
-    *tables, last = key.strip().split(".")
-    place: Any = document
-    for table in tables:
-        if isinstance(place, list) and table.isdigit() and int(table) < len(place):
-            place = place[int(table)]
-        elif isinstance(place, dict):
-            place = place.setdefault(table, {})
-        else:
-            raise ConfigError(f"--set {override}: no table {table!r} in the configuration")
-    if not isinstance(place, dict):
-        raise ConfigError(f"--set {override}: {'.'.join(tables)} is not a table")
-    place[last] = value
-
-
-def _explain(problem: Any) -> str:
-    names = [str(part) for part in problem["loc"] if "[" not in str(part)]  # no names of types
-    place = ".".join(names) or "configuration"
-    if problem["type"] != "extra_forbidden":
-        message = problem["msg"].removeprefix("Value error, ").replace("tuple", "list")
-        return f"{place}: {message}"
-    *parents, key = problem["loc"]
-    known = _known_keys(parents)
-    near = difflib.get_close_matches(str(key), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
-    return f"{place}: unknown key; {hint}"
-
-
-def _known_keys(parents: list[Any]) -> list[str]:
-    model: Any = RunConfig
-    for part in parents:
-        if isinstance(part, str):
-            annotation = model.model_fields[part].annotation
-            model = annotation if isinstance(annotation, type) else annotation.__args__[0]
-    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def fingerprint(value: Any) -> str:

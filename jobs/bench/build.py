@@ -23,7 +23,8 @@ from jobs.bench.corpus import write_jsonl
 from jobs.build import build
 from jobs.executor import open_executor
 from jobs.progress import Reporter
-from pipeline.config import RunConfig, parse_config
+from pipeline.config import RunConfig
+from pipeline.config_file import parse_config
 from pipeline.shard.manifest import load_manifest
 from pipeline.tokenizer.resolve import resolve_tokenizer
 

@@ -58,7 +58,7 @@ def _measure(scratch: Path, megabytes: int) -> dict[str, Any]:
 def _child(config: Path, out: Path) -> None:
     from jobs.build import build
     from jobs.progress import Reporter
-    from pipeline.config import parse_config
+    from pipeline.config_file import parse_config
 
     build(parse_config(json.loads(config.read_text()), name=str(config)), out, Reporter(quiet=True))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -23,6 +23,7 @@ from pipeline.config import SourceConfig, fingerprint
 from pipeline.reading import megatron
 from pipeline.reading.arrow_ipc import ArrowError, batch_spans, read_schema
 from pipeline.reading.listing import InputFile, SourceError
+from pipeline.reading.parquet import opened
 from pipeline.reading.records.compressed import COMPRESSIONS
 from pipeline.reading.storage import is_url, local_path, open_random, split_url
 from pipeline.reading.token_columns import check_token_column, row_group_bytes
@@ -35,7 +36,6 @@ _TEXT = (
     *(".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".csv", ".tsv", ".log"),
     *(".py", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".go", ".java", ".js", ".ts", ".sh", ".sql"),
 )
-_READ_BYTES = 1 << 20
 _Span: TypeAlias = tuple[tuple[int, ...], int, int, int]
 """A split's files, start, stop and num_bytes."""
 _Row: TypeAlias = tuple[int, "InputFile"]
@@ -187,12 +187,7 @@ def open_parquet(path: str, text_column: str) -> Iterator[pq.ParquetFile]:
     Raises:
         SourceError: not Parquet, no such column, or the column holds something else.
     """
-    with ExitStack() as stack:
-        try:
-            source = stack.enter_context(open_random(path))
-            file = pq.ParquetFile(source, buffer_size=_READ_BYTES)
-        except (pa.ArrowException, OSError) as error:
-            raise SourceError(f"{path} cannot be read as Parquet: {error}") from error
+    with opened(path) as file:
         check_columns(path, file.schema_arrow, text_column)
         yield file
 

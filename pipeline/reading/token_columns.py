@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 
 from packer.plan import Int64
 from pipeline.reading.arrow_ipc import ArrowError, read_batches
+from pipeline.reading.parquet import opened
 from pipeline.reading.source_error import SourceError
-from pipeline.reading.storage import open_random
 
-_READ_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 20
 _BATCH_ROWS = 1024
 
@@ -50,12 +49,7 @@ def open_token_parquet(path: str, token_column: str) -> Iterator[pq.ParquetFile]
     Raises:
         SourceError: not Parquet, or no such column of lists of integers.
     """
-    with ExitStack() as stack:
-        try:
-            source = stack.enter_context(open_random(path))
-            file = pq.ParquetFile(source, buffer_size=_READ_BYTES)
-        except (pa.ArrowException, OSError) as error:
-            raise SourceError(f"{path} cannot be read as Parquet: {error}") from error
+    with opened(path) as file:
         check_token_column(path, file.schema_arrow, token_column)
         yield file
 

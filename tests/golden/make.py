@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jobs.build import build
 from jobs.progress import Reporter
-from pipeline.config import parse_config
+from pipeline.config_file import parse_config
 from tests.corpora import EOS, some_texts, tiny_tokenizer, write_jsonl, write_parquet
 
 GOLDEN = Path(__file__).parent / "v1"

@@ -15,7 +15,8 @@ from jobs import build as build_module
 from jobs.build import build
 from jobs.executor import LocalExecutor
 from jobs.progress import Reporter
-from pipeline.config import RunConfig, parse_config
+from pipeline.config import RunConfig
+from pipeline.config_file import parse_config
 from tests.corpora import EOS, WORDS, tiny_tokenizer, write_jsonl, write_parquet, write_tree
 
 

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.build import build
-from pipeline.config import RunConfig, parse_config
+from pipeline.config import RunConfig
+from pipeline.config_file import parse_config
 from pipeline.planning.mixing import PlanError
 from pipeline.planning.plan import plan_key
 from pipeline.report import report

@@ -8,7 +8,8 @@ import pytest
 
 from jobs import tokenizing
 from jobs.executor import LocalExecutor
-from pipeline.config import ConfigError, RunConfig, parse_config
+from pipeline.config import ConfigError, RunConfig
+from pipeline.config_file import parse_config
 from pipeline.reading.listing import SourceError
 from pipeline.shard.token_store import TokenStore
 from pipeline.stores.rejects import RejectsError

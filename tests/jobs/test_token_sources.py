@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import parse_config
+from pipeline.config_file import parse_config
 from pipeline.shard.reader import open_shards
 from pipeline.shard.token_store import TokenStore
 from tests.corpora import EOS, EOS_ID, WORDS, tiny_identity, tiny_tokenizer, write_jsonl

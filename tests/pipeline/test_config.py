@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import ConfigError, RunConfig, fingerprint, load_config, parse_config
+from pipeline.config import ConfigError, RunConfig, fingerprint
+from pipeline.config_file import load_config, parse_config
 
 SMALL = """
 [tokenizer]

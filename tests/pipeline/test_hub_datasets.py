@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import ConfigError, SourceConfig, parse_config
+from pipeline.config import ConfigError, SourceConfig
+from pipeline.config_file import parse_config
 from pipeline.reading.listing import SourceError, list_inputs
 from pipeline.reading.sources import plan_splits
 from pipeline.reading.storage import digest_file

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import ConfigError, parse_config
+from pipeline.config import ConfigError
+from pipeline.config_file import parse_config
 from pipeline.stores.rejects import MIN_REJECTED, REASONS, RejectsError, check_share, check_stop_on
 from tests.corpora import build_store, source_of, write_bytes
 

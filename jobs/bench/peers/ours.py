@@ -12,7 +12,8 @@ from jobs.build import build
 from jobs.executor import open_executor
 from jobs.progress import Reporter
 from jobs.tokenizing import find_corpora, tokenize, with_engine
-from pipeline.config import RunConfig, parse_config
+from pipeline.config import RunConfig
+from pipeline.config_file import parse_config
 from pipeline.tokenizer.resolve import resolve_tokenizer
 
 _SPLITS = 16
