@@ -12,7 +12,7 @@ from jobs.executor import open_executor
 from jobs.progress import Reporter
 from jobs.tokenizing import Corpus, find_corpora, tokenize, with_engine
 from pipeline.balance import measure_cp, measure_plan
-from pipeline.config import RunConfig
+from pipeline.config import RunConfig, schedule_of
 from pipeline.describe import describe, rows_per_group
 from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
@@ -89,7 +89,7 @@ def build(
 
             plan = stages.plan(root, stores, config, keys["plan"], ledger, reporter)
             segment = parse_segment(plan["segment"])
-            balance = measure_plan(root, segment, workload, config.parallel)
+            balance = measure_plan(root, segment, workload, schedule_of(config.parallel))
             if dry_run:
                 return BuildResult(plan=plan, balance=balance, finished=False)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from packer.lengths import fig3_lengths
+from packer.schedule import Schedule
 from packer.simulate import simulate
 from packer.workload import LONGEST_PIECE, Workload
 from pipeline.config import ConfigError
@@ -67,8 +68,7 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
             context_length=request.context_length,
             max_tokens=request.max_tokens,
             workload=Workload(crossover=request.crossover),
-            dp_size=request.dp_size,
-            pp_size=request.pp_size,
+            schedule=Schedule(dp_size=request.dp_size, pp_size=request.pp_size),
             mean_displacement=request.mean_displacement,
             window_steps=request.window_steps,
             moves_per_piece=request.moves_per_piece,

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from packer.plan import Int64, PackingConfig, Steps
-from packer.schedule import even_time_1f1b, slowest_rank_times
+from packer.schedule import ONE_RANK, Schedule
+from packer.schedule_kernels import even_time_1f1b, slowest_rank_times
 from packer.workload import SCALE, Workload
 
 SHARE_SCALE = 1 << 20
@@ -58,13 +59,15 @@ class Balance:
     """Of a micro-batch."""
     dp_size: int
     pp_size: int
+    virtual_stages: int
+    coupling: str
     lockstep_time: float
     """Sum over micro-batch index of the slowest of dp_size ranks, over the same work spread
     equally."""
     schedule_time: float
     """The slowest rank's 1F1B step at (dp_size, pp_size), over that of N equal micro-batches."""
 
-    def as_dict(self) -> dict[str, int | float]:
+    def as_dict(self) -> dict[str, int | float | str]:
         return asdict(self)
 
 
@@ -74,8 +77,7 @@ class BalanceMeter:
     Args:
         config: the bounds they were packed under; its intake decides arrivals.
         workload: what was packed with; its unit and constant are those of the steps' rows.
-        dp_size: data-parallel ranks, a divisor of the number of micro-batches.
-        pp_size: pipeline stages.
+        schedule: what times are computed for; its dp_size divides the number of micro-batches.
         num_sources: sources that pieces may come from.
         first_step: number of the segment's first step.
     """
@@ -85,19 +87,14 @@ class BalanceMeter:
         config: PackingConfig,
         workload: Workload,
         *,
-        dp_size: int = 1,
-        pp_size: int = 1,
+        schedule: Schedule = ONE_RANK,
         num_sources: int = 1,
         first_step: int = 0,
     ) -> None:
-        num = config.num_micro_batches
-        if dp_size < 1 or pp_size < 1 or num % dp_size:
-            raise ValueError(
-                f"dp_size is {dp_size} and pp_size {pp_size}; both must be at least 1 and dp_size "
-                f"a divisor of num_micro_batches {num}"
-            )
-        self._config = config
-        self._dp_size, self._pp_size = dp_size, pp_size
+        schedule.num_per_rank(config.num_micro_batches)
+        if schedule.virtual_stages > 1 or schedule.coupling != "gradient_sync":
+            raise ValueError(f"no clock for {schedule}")
+        self._config, self._schedule = config, schedule
         self._first_step = first_step
         self._sums = _Sums(num_sources)
 
@@ -107,7 +104,7 @@ class BalanceMeter:
         if steps.num_micro_batches != num:
             raise ValueError(f"steps of {steps.num_micro_batches} micro-batches, expected {num}")
         work = steps.row_workload.reshape(-1, num)  # (steps, num)
-        self._sums.add_work(work, self._dp_size, self._pp_size)
+        self._sums.add_work(work, self._schedule)
         self._add_tokens(steps)
         self._add_displacement(steps)
 
@@ -119,7 +116,7 @@ class BalanceMeter:
         """
         if not self._sums.steps:
             raise ValueError("no step to measure; add at least one")
-        return self._sums.balance(self._config.num_micro_batches, self._dp_size, self._pp_size)
+        return self._sums.balance(self._config.num_micro_batches, self._schedule)
 
     def _add_tokens(self, steps: Steps) -> None:
         sums, num = self._sums, self._config.num_micro_batches
@@ -178,7 +175,7 @@ class _Sums:
         self.long_share = _Moments()
         self.source_shares = [_Moments() for _ in range(num_sources)]
 
-    def add_work(self, work: Int64, dp_size: int, pp_size: int) -> None:
+    def add_work(self, work: Int64, schedule: Schedule) -> None:
         """Count workloads, (steps, num_micro_batches), slots in order."""
         maxima, totals = work.max(axis=1), work.sum(axis=1)
         self.steps += len(work)
@@ -186,15 +183,15 @@ class _Sums:
         self.total += int(totals.sum())
         pairs = zip(maxima.tolist(), totals.tolist(), strict=True)
         self.ratios += sum(most * work.shape[1] * SHARE_SCALE // total for most, total in pairs)
-        by_index = work.reshape(len(work), -1, dp_size)  # (steps, index, rank)
+        by_index = work.reshape(len(work), -1, schedule.dp_size)  # (steps, index, rank)
         self.lockstep += int(by_index.max(axis=2).sum())
         times = np.empty(len(work), np.int64)
         flat = np.ascontiguousarray(work).ravel()
-        slowest_rank_times(flat, by_index.shape[1], dp_size, pp_size, times)
+        slowest_rank_times(flat, by_index.shape[1], schedule.dp_size, schedule.pp_size, times)
         self.schedule += int(times.sum())
 
-    def balance(self, num: int, dp_size: int, pp_size: int) -> Balance:
-        tokens = self.tokens
+    def balance(self, num: int, schedule: Schedule) -> Balance:
+        tokens, dp_size, pp_size = self.tokens, schedule.dp_size, schedule.pp_size
         degree = self.maxima * num / self.total
         even = even_time_1f1b(self.total, num // dp_size, pp_size) / dp_size
         return Balance(
@@ -220,6 +217,8 @@ class _Sums:
             max_pieces_seen=self.max_pieces,
             dp_size=dp_size,
             pp_size=pp_size,
+            virtual_stages=schedule.virtual_stages,
+            coupling=schedule.coupling,
             lockstep_time=self.lockstep * dp_size / self.total,
             schedule_time=self.schedule / even,
         )

@@ -1,97 +1,83 @@
-"""The pipeline's clock: how long a rank's micro-batches take through its stages.
-
-A stage runs one forward or backward at a time, in an order fixed by the schedule; a forward waits
-for the stage before, a backward for the stage after. Stages are equal, a backward takes twice a
-forward, sending takes no time. So times are counted in 1/(3 stages) of a workload unit: a
-micro-batch of workload w keeps a stage for w forwards and 2 w backwards, all integers.
-"""
+"""How a cluster runs the micro-batches of a step: sizes, interleaving, who waits for whom."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+from typing import Literal, get_args
 
-from packer.jit import kernel
-from packer.plan import Int64
+Coupling = Literal["gradient_sync", "lockstep"]
+"""When data-parallel ranks wait for each other: at the end of a step, or also at every forward and
+backward (FSDP that gathers parameters for each micro-batch, experts across data-parallel ranks)."""
+
+MOST_STAGES = 4096
+"""Bound on pp_size * virtual_stages; the deepest models have a few hundred layers."""
 
 
-def time_1f1b(work: Int64, num_stages: int) -> int:
-    """Time of one rank's step under 1F1B, in 1/(3 num_stages) of a workload unit.
-
-    Stage s of p runs min(p - 1 - s, M) forwards, then forward and backward in turn, then the
-    backwards that are left (PipeDream-Flush, arXiv 2006.09503).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How a step's micro-batches run on a cluster.
 
     Args:
-        work: workload of each micro-batch in the order in which they run, (num_micro_batches,).
-        num_stages: pipeline stages, at least 1.
+        dp_size: data-parallel ranks.
+        pp_size: pipeline-parallel ranks.
+        virtual_stages: model chunks a pipeline rank holds; 1 is 1F1B, more is interleaved 1F1B.
+        coupling: when data-parallel ranks wait for each other.
 
-    Example:
-        >>> time_1f1b(np.array([1, 1, 1]), 2)  # (3 + 2 - 1) slots of 1 + 2
-        12
+    Raises:
+        ValueError: sizes that no cluster has.
     """
-    if num_stages < 1 or not len(work):
-        raise ValueError(
-            f"{num_stages} stages and {len(work)} micro-batches; there must be at least one of each"
-        )
-    return int(run_1f1b(np.ascontiguousarray(work, np.int64), num_stages))
+
+    dp_size: int = 1
+    pp_size: int = 1
+    virtual_stages: int = 1
+    coupling: Coupling = "gradient_sync"
+
+    def __post_init__(self) -> None:
+        if min(self.dp_size, self.pp_size, self.virtual_stages) < 1:
+            raise ValueError(
+                f"dp_size {self.dp_size}, pp_size {self.pp_size} and virtual_stages "
+                f"{self.virtual_stages} must be at least 1"
+            )
+        if self.num_stages > MOST_STAGES:
+            raise ValueError(
+                f"pp_size {self.pp_size} times virtual_stages {self.virtual_stages} is "
+                f"{self.num_stages} stages; at most {MOST_STAGES} are simulated"
+            )
+        if self.virtual_stages > 1 and self.pp_size == 1:
+            raise ValueError(
+                f"virtual_stages {self.virtual_stages} with pp_size 1: one pipeline rank has "
+                "nothing to interleave; set virtual_stages to 1 or pp_size to 2 or more"
+            )
+        if self.coupling not in get_args(Coupling):
+            raise ValueError(
+                f"coupling {self.coupling!r} is not known; use one of {list(get_args(Coupling))}"
+            )
+
+    @property
+    def num_stages(self) -> int:
+        """Parts that the model is cut into."""
+        return self.pp_size * self.virtual_stages
+
+    def num_per_rank(self, num_micro_batches: int) -> int:
+        """Micro-batches of a step that each data-parallel rank runs.
+
+        Raises:
+            ValueError: this schedule cannot run so many micro-batches.
+        """
+        if num_micro_batches < 1 or num_micro_batches % self.dp_size:
+            raise ValueError(
+                f"dp_size {self.dp_size} does not divide the {num_micro_batches} micro-batches of "
+                "a step; give a divisor"
+            )
+        num = num_micro_batches // self.dp_size
+        if self.virtual_stages > 1 and num % self.pp_size:
+            raise ValueError(
+                f"interleaved 1F1B runs micro-batches in groups of pp_size {self.pp_size}, and "
+                f"{num_micro_batches} micro-batches over dp_size {self.dp_size} are {num} a rank; "
+                "make that a multiple of pp_size, or set virtual_stages to 1"
+            )
+        return num
 
 
-def even_time_1f1b(total: int, num_micro_batches: int, num_stages: int) -> float:
-    """Time of `num_micro_batches` equal micro-batches of `total` work, in the same unit.
-
-    (M + p - 1) slots of a forward and a backward: the bubble of p - 1 slots is included.
-    """
-    return 3 * total * (num_micro_batches + num_stages - 1) / num_micro_batches
-
-
-@kernel
-def run_1f1b(work, num_stages):
-    """When the last backward of any stage ends; `work` is (num_micro_batches,)."""
-    num = len(work)
-    forward_end = np.full((num_stages, num), -1, np.int64)
-    backward_end = np.full((num_stages, num), -1, np.int64)
-    clock = np.zeros(num_stages, np.int64)
-    forwards = np.zeros(num_stages, np.int64)
-    backwards = np.zeros(num_stages, np.int64)
-    remaining = 2 * num * num_stages
-    while remaining > 0:
-        for stage in range(num_stages):
-            while backwards[stage] < num:
-                ahead = forwards[stage] - backwards[stage]
-                if forwards[stage] < num and ahead < num_stages - stage:
-                    index = forwards[stage]
-                    ready = np.int64(0) if stage == 0 else forward_end[stage - 1, index]
-                    if ready < 0:
-                        break
-                    clock[stage] = max(clock[stage], ready) + work[index]
-                    forward_end[stage, index] = clock[stage]
-                    forwards[stage] += 1
-                else:
-                    index = backwards[stage]
-                    last = stage == num_stages - 1
-                    ready = forward_end[stage, index] if last else backward_end[stage + 1, index]
-                    if ready < 0:
-                        break
-                    clock[stage] = max(clock[stage], ready) + 2 * work[index]
-                    backward_end[stage, index] = clock[stage]
-                    backwards[stage] += 1
-                remaining -= 1
-    return clock.max()
-
-
-@kernel
-def slowest_rank_times(work, num_per_rank, dp_size, num_stages, out):
-    """Time of each step's slowest data-parallel rank under 1F1B.
-
-    `work` holds each step's slots in turn, (steps * num_per_rank * dp_size,); a rank runs them as
-    `packer.plan.slot_of` says; `out` is (steps,).
-    """
-    rank_work = np.empty(num_per_rank, np.int64)
-    for step in range(len(out)):
-        first = step * num_per_rank * dp_size
-        slowest = np.int64(0)
-        for rank in range(dp_size):
-            for index in range(num_per_rank):
-                place = rank if index % 2 == 0 else dp_size - 1 - rank
-                rank_work[index] = work[first + index * dp_size + place]
-            slowest = max(slowest, run_1f1b(rank_work, num_stages))
-        out[step] = slowest
+ONE_RANK = Schedule()
+"""Neither data nor pipeline parallel."""

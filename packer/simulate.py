@@ -12,6 +12,7 @@ import numpy as np
 from packer.measures import BalanceMeter
 from packer.packing.packer import Packing, pack
 from packer.plan import Int64, PackingConfig, Pieces
+from packer.schedule import ONE_RANK, Schedule
 from packer.tuning import tune_thresholds
 from packer.workload import Workload
 
@@ -27,8 +28,7 @@ def simulate(
     context_length: int,
     max_tokens: int,
     workload: Workload,
-    dp_size: int = 1,
-    pp_size: int = 1,
+    schedule: Schedule = ONE_RANK,
     mean_displacement: float = 0.5,
     max_pieces: int = 0,
     thresholds: tuple[int, ...] | None = None,
@@ -47,8 +47,7 @@ def simulate(
         context_length: S, in tokens.
         max_tokens: S_max, in tokens.
         workload: what a piece costs.
-        dp_size: data-parallel ranks of the predicted times; a divisor of N.
-        pp_size: pipeline stages of the predicted times.
+        schedule: of the predicted times.
         mean_displacement: budget of tuned thresholds and of `lookahead`, in steps.
         max_pieces: bound on the pieces of a micro-batch; 0 for none.
         thresholds: of `wlb` and `wlb_printed`, in tokens; None to tune them.
@@ -98,7 +97,7 @@ def simulate(
     for policy in policies:
         queued = policy in QUEUED_POLICIES
         packing, seconds = _timed(policy, pieces, tuned if queued else config, workload)
-        row = _row(policy, packing, workload, dp_size, pp_size)
+        row = _row(policy, packing, workload, schedule)
         row["seconds"] = seconds
         row["documents_per_s"] = (int(pieces.doc_id[-1]) + 1) / max(seconds, 1e-9)
         row["tuning_seconds"] = tuning_s if queued else 0.0
@@ -146,16 +145,14 @@ def _timed(
     return packing, time.process_time() - started
 
 
-def _row(
-    policy: str, packing: Packing, workload: Workload, dp_size: int, pp_size: int
-) -> dict[str, Any]:
+def _row(policy: str, packing: Packing, workload: Workload, schedule: Schedule) -> dict[str, Any]:
     config = packing.config
     if packing.steps is None:
         raise ValueError(
             f"the documents hold {int(packing.tail.tokens.sum())} tokens, less than a step of "
             f"{config.intake_tokens}; use more documents or a smaller step"
         )
-    meter = BalanceMeter(config, workload, dp_size=dp_size, pp_size=pp_size)
+    meter = BalanceMeter(config, workload, schedule=schedule)
     meter.add(packing.steps)
     return {
         "policy": policy,

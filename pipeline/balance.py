@@ -15,9 +15,9 @@ from packer.cp_measures import CPMeter
 from packer.measures import BalanceMeter
 from packer.packing.packer import Packer, with_lower_intake
 from packer.plan import PackingConfig
+from packer.schedule import Schedule
 from packer.stream import Stream
 from packer.workload import Workload
-from pipeline.config import ParallelSettings
 from pipeline.planning.plan_parts import read_plan_part
 from pipeline.shard import schema
 from pipeline.shard.manifest import Segment
@@ -27,11 +27,11 @@ def measure_plan(
     root: Path,
     segment: Segment,
     workload: Workload,
-    parallel: ParallelSettings,
+    schedule: Schedule,
 ) -> dict[str, Any]:
     """The balance of a segment's plan parts (measures of `packer.measures.Balance`)."""
     first, sources = segment.first_step, len(segment.sources)
-    meter = _meter(bounds_of(segment), workload, parallel, sources, first_step=first)
+    meter = _meter(bounds_of(segment), workload, schedule, sources, first_step=first)
     for part in range(segment.first_part, segment.stop_part):
         meter.add(read_plan_part(root / "plan" / f"{schema.part_name(part)}.parquet"))
     return meter.result().as_dict()
@@ -42,12 +42,12 @@ def measure_policy(
     stream: Stream,
     segment: Segment,
     workload: Workload,
-    parallel: ParallelSettings,
+    schedule: Schedule,
 ) -> dict[str, Any]:
     """The balance another policy would reach on the same stream under the same bounds."""
 
     def attempt(bounds: PackingConfig) -> dict[str, Any]:
-        meter = _meter(bounds, workload, parallel, len(segment.sources))
+        meter = _meter(bounds, workload, schedule, len(segment.sources))
         for steps in Packer(policy, bounds, workload).steps_of(stream.chunks()):
             meter.add(steps)
         return meter.result().as_dict()
@@ -112,7 +112,7 @@ def bounds_of(segment: Segment) -> PackingConfig:
 def _meter(
     bounds: PackingConfig,
     workload: Workload,
-    parallel: ParallelSettings,
+    schedule: Schedule,
     num_sources: int,
     *,
     first_step: int = 0,
@@ -120,8 +120,7 @@ def _meter(
     return BalanceMeter(
         bounds,
         workload,
-        dp_size=parallel.dp_size,
-        pp_size=parallel.pp_size,
+        schedule=schedule,
         num_sources=num_sources,
         first_step=first_step,
     )

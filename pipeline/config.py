@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from packer.schedule import Coupling, Schedule
 from pipeline.stores.rejects import check_reasons
 
 
@@ -262,6 +263,8 @@ class ParallelSettings(_Table):
 
     dp_size: int = Field(default=1, ge=1, le=1 << 20)
     pp_size: int = Field(default=1, ge=1, le=1024)
+    virtual_stages: int = Field(default=1, ge=1, le=1024)
+    coupling: Coupling = "gradient_sync"
 
 
 class ShardSettings(_Table):
@@ -309,11 +312,7 @@ class RunConfig(_Table):
         weighted = [source.weight is not None for source in self.sources]
         if any(weighted) and not all(weighted):
             raise ValueError("give every source a weight, or none")
-        if self.packing.num_micro_batches % self.parallel.dp_size:
-            raise ValueError(
-                f"parallel.dp_size {self.parallel.dp_size} does not divide "
-                f"packing.num_micro_batches {self.packing.num_micro_batches}"
-            )
+        schedule_of(self.parallel).num_per_rank(self.packing.num_micro_batches)
         return self
 
     def documents_of(self, source: SourceConfig) -> DocumentsConfig:
@@ -330,6 +329,20 @@ class RunConfig(_Table):
         """What happens when a source has no epochs left, resolved."""
         weighted = self.sources[0].weight is not None
         return self.mixture.at_source_end or ("stop" if weighted else "drop")
+
+
+def schedule_of(settings: ParallelSettings) -> Schedule:
+    """The schedule that times are computed for.
+
+    Raises:
+        ValueError: settings that no schedule has.
+    """
+    return Schedule(
+        dp_size=settings.dp_size,
+        pp_size=settings.pp_size,
+        virtual_stages=settings.virtual_stages,
+        coupling=settings.coupling,
+    )
 
 
 def _needs_no_vocabulary(source: SourceConfig) -> None:

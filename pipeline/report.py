@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from packer.packing.packer import PackingError
+from packer.schedule import Schedule
 from packer.stream import Stream
 from packer.workload import Workload
 from pipeline.balance import measure_cp, measure_plan, measure_policy
 from pipeline.built import check_parts, config_of, stores_of, workload_of
-from pipeline.config import ConfigError, ParallelSettings
+from pipeline.config import ConfigError, schedule_of
 from pipeline.planning.mixing import open_stream
 from pipeline.shard.manifest import Segment, load_manifest
 from pipeline.shares import measure_sources
@@ -42,13 +43,12 @@ def report(root: Path, *, dp_size: int | None = None, pp_size: int | None = None
     workload = workload_of(manifest)
     given = {"dp_size": dp_size, "pp_size": pp_size}
     changes = {name: size for name, size in given.items() if size is not None}
-    cluster = config.parallel.model_copy(update=changes)
     segment = manifest.segments[0]
-    if segment.num_micro_batches % cluster.dp_size:
-        raise ConfigError(
-            f"dp_size {cluster.dp_size} does not divide the {segment.num_micro_batches} "
-            "micro-batches of a step; give a divisor"
-        )
+    try:
+        schedule = schedule_of(config.parallel.model_copy(update=changes))
+        schedule.num_per_rank(segment.num_micro_batches)
+    except ValueError as error:
+        raise ConfigError(f"report: {error}") from error
     check_parts(manifest, ("plan/", *(f"cp={size}/" for size in manifest.cp_sizes)))
     by_degree = {
         degree: {"strategy": plan["strategy"], **measure_cp(root, manifest.segments, int(degree))}
@@ -63,22 +63,20 @@ def report(root: Path, *, dp_size: int | None = None, pp_size: int | None = None
         "intake_tokens": segment.intake_tokens,
         "context_length": segment.context_length,
         "max_tokens": segment.max_tokens,
-        "dp_size": cluster.dp_size,
-        "pp_size": cluster.pp_size,
-        **measure_plan(root, segment, workload, cluster),
+        **measure_plan(root, segment, workload, schedule),
         **{name: smallest[name] for name in ("cp_attention", "cp_tokens") if smallest},
         "cp": by_degree,
         "sources": measure_sources(root, segment, manifest.sources, stream),
         "baselines": {
-            policy: _baseline(policy, stream, segment, workload, cluster) for policy in BASELINES
+            policy: _baseline(policy, stream, segment, workload, schedule) for policy in BASELINES
         },
     }
 
 
 def _baseline(
-    policy: str, stream: Stream, segment: Segment, workload: Workload, cluster: ParallelSettings
+    policy: str, stream: Stream, segment: Segment, workload: Workload, schedule: Schedule
 ) -> dict[str, Any] | None:
     try:
-        return measure_policy(policy, stream, segment, workload, cluster)
+        return measure_policy(policy, stream, segment, workload, schedule)
     except PackingError:
         return None

@@ -234,7 +234,7 @@ def test_simulate_reads_lengths_from_where_they_are(
         (["inspect", "BUILT", "--step", "0", "--slot", "4"], "slot 4 is not in 0..3"),
         (["report", "BUILT", "--dp-size", "3"], "dp_size 3 does not divide the 4"),
         (["simulate", "SHAPE", "--policies", "best"], "no packing policy 'best'"),
-        (["simulate", "SHAPE", "--dp-size", "3"], "divisor"),
+        (["simulate", "SHAPE", "--dp-size", "3"], "dp_size 3 does not divide"),
         (["simulate", "SHAPE", "--max-tokens", "50"], "less than context_length"),
         (["simulate", "SHAPE", "--steps", "1000000000"], "lower --steps"),
         (["simulate", "SHAPE", "--objective", "schedule"], "objective 'schedule' is not known"),

@@ -23,7 +23,7 @@ FIG3 = Workload(crossover=47_100)
 
 
 def balance(packing: Packing, workload: Workload) -> Balance:
-    meter = BalanceMeter(packing.config, workload, dp_size=1, pp_size=1)
+    meter = BalanceMeter(packing.config, workload)
     assert packing.steps is not None
     meter.add(packing.steps)
     return meter.result()

@@ -13,6 +13,7 @@ from packer.lengths import fig3_lengths
 from packer.measures import BalanceMeter
 from packer.packing.packer import pack
 from packer.plan import PackingConfig, Pieces, Steps, slot_of
+from packer.schedule import Schedule
 from packer.workload import Workload
 
 WORKLOAD = Workload(crossover=8)
@@ -35,7 +36,7 @@ def two_steps() -> Steps:
 
 
 def test_two_steps_measured_by_hand() -> None:
-    meter = BalanceMeter(CONFIG, WORKLOAD, dp_size=2, pp_size=2, first_step=5)
+    meter = BalanceMeter(CONFIG, WORKLOAD, schedule=Schedule(dp_size=2, pp_size=2), first_step=5)
     meter.add(two_steps())
     balance = meter.result()
     assert (balance.steps, balance.placed_pieces, balance.placed_tokens) == (2, 6, 32)
@@ -107,13 +108,14 @@ def packed_steps(seed: int) -> tuple[Steps, PackingConfig]:
 @pytest.mark.parametrize("dp_size", [1, 2, 4])
 def test_measures_are_their_definitions(dp_size: int) -> None:
     steps, config = packed_steps(seed=1)
-    meter = BalanceMeter(config, WORKLOAD, dp_size=dp_size, pp_size=3, num_sources=3)
+    schedule = Schedule(dp_size=dp_size, pp_size=3)
+    meter = BalanceMeter(config, WORKLOAD, schedule=schedule, num_sources=3)
     meter.add(steps)
     found = meter.result().as_dict()
     for name, value in by_definition(steps, config, dp_size, first_step=0).items():
         assert found[name] == pytest.approx(value, rel=1e-4), name
-    assert found["displacement_mean"] > 0
-    assert found["schedule_time"] > 1
+    assert meter.result().displacement_mean > 0
+    assert meter.result().schedule_time > 1
 
 
 @given(st.data())
@@ -121,7 +123,10 @@ def test_measures_are_their_definitions(dp_size: int) -> None:
 def test_measures_do_not_depend_on_the_windows(data: st.DataObject) -> None:
     steps, config = packed_steps(seed=2)
     border = data.draw(st.integers(1, steps.num_steps - 1))
-    whole, windows = (BalanceMeter(config, WORKLOAD, dp_size=2, num_sources=3) for _ in range(2))
+    schedule = Schedule(dp_size=2)
+    whole, windows = (
+        BalanceMeter(config, WORKLOAD, schedule=schedule, num_sources=3) for _ in range(2)
+    )
     whole.add(steps)
     windows.add(steps.take_steps(border, steps.num_steps))
     windows.add(steps.take_steps(0, border))
@@ -131,8 +136,8 @@ def test_measures_do_not_depend_on_the_windows(data: st.DataObject) -> None:
 def test_nothing_measured_is_refused() -> None:
     with pytest.raises(ValueError, match="no step"):
         BalanceMeter(CONFIG, WORKLOAD).result()
-    with pytest.raises(ValueError, match="divisor of num_micro_batches 2"):
-        BalanceMeter(CONFIG, WORKLOAD, dp_size=3)
+    with pytest.raises(ValueError, match="dp_size 3 does not divide the 2"):
+        BalanceMeter(CONFIG, WORKLOAD, schedule=Schedule(dp_size=3))
     other = PackingConfig(num_micro_batches=4, context_length=8, max_tokens=8)
     with pytest.raises(ValueError, match="expected 4"):
         BalanceMeter(other, WORKLOAD).add(two_steps())

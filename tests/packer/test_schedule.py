@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.plan import slot_of
-from packer.schedule import even_time_1f1b, run_1f1b, slowest_rank_times, time_1f1b
+from packer.schedule_kernels import even_time_1f1b, run_1f1b, slowest_rank_times, time_1f1b
 
 
 def uncompiled(kernel: Callable[..., Any]) -> Callable[..., Any]:

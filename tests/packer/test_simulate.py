@@ -11,6 +11,7 @@ import pytest
 from packer.lengths import fig3_lengths
 from packer.measures import Balance
 from packer.packing.packer import PackingError
+from packer.schedule import Schedule
 from packer.simulate import cut_lengths, simulate
 from packer.workload import Workload
 
@@ -23,8 +24,7 @@ def run(lengths: np.ndarray, policies: tuple[str, ...], **options: Any) -> list[
         "context_length": S,
         "max_tokens": S * 5 // 4,
         "workload": Workload(crossover=47_100),
-        "dp_size": 2,
-        "pp_size": 4,
+        "schedule": Schedule(dp_size=2, pp_size=4),
         "thresholds": (S // 2,),
     }
     return simulate(lengths, policies, **(settings | options))
