@@ -12,6 +12,10 @@ from typing import Self
 
 import numpy as np
 
+from packer.schedule import Schedule
+
+MOST_MOVES = 20_000
+"""Bound on the effort of `lookahead`: some minutes a window; more moves find nothing more."""
 Int64 = np.ndarray
 """A one-dimensional int64 array; the docstring of the field or argument gives its length."""
 
@@ -198,6 +202,11 @@ class PackingConfig:
         window_steps: steps that `lookahead` plans as a whole.
         moves_per_piece: effort of `lookahead`: moves tried for each long piece of a window; 0
             for as many as suit N.
+        schedule: whose time `lookahead` minimises; None for the heaviest micro-batch's work.
+        token_band: share of A that a step of `lookahead` may hold more or less than A tokens; 0
+            for no band.
+        source_band: how far a source's share of a step of `lookahead` may be from its share of the
+            window, in shares of A; 0 for no band.
     """
 
     num_micro_batches: int
@@ -210,6 +219,9 @@ class PackingConfig:
     mean_displacement: float = 0.5
     window_steps: int = 32
     moves_per_piece: int = 0
+    schedule: Schedule | None = None
+    token_band: float = 0.0
+    source_band: float = 0.0
 
     def __post_init__(self) -> None:
         if self.num_micro_batches < 1 or self.context_length < 1:
@@ -232,11 +244,23 @@ class PackingConfig:
             or min(self.thresholds, default=1) < 1
         ):
             raise ValueError(f"thresholds {list(self.thresholds)} must be positive and ascending")
-        if not self.mean_displacement > 0 or self.window_steps < 1 or self.moves_per_piece < 0:
+        if not self.mean_displacement > 0 or self.window_steps < 1:
             raise ValueError(
-                f"mean_displacement {self.mean_displacement}, window_steps {self.window_steps} and "
-                f"moves_per_piece {self.moves_per_piece}; all but the last must be positive"
+                f"mean_displacement {self.mean_displacement} and window_steps {self.window_steps} "
+                "must be positive"
             )
+        if not 0 <= self.moves_per_piece <= MOST_MOVES:
+            raise ValueError(
+                f"moves_per_piece is {self.moves_per_piece}; it must be 0 (for what suits N) to "
+                f"{MOST_MOVES}"
+            )
+        if not (0 <= self.token_band < 1 and 0 <= self.source_band < 1):
+            raise ValueError(
+                f"token_band {self.token_band} and source_band {self.source_band} are shares of a "
+                "step's tokens, 0 (no band) to less than 1"
+            )
+        if self.schedule is not None:
+            self.schedule.num_per_rank(self.num_micro_batches)
         if self.intake_tokens == 0:
             object.__setattr__(self, "intake_tokens", self.num_micro_batches * self.context_length)
 

@@ -16,6 +16,7 @@ from packer.schedule import ONE_RANK, Schedule
 from packer.tuning import tune_thresholds
 from packer.workload import Workload
 
+OBJECTIVES = ("schedule", "max")
 QUEUED_POLICIES = ("wlb", "wlb_printed")
 """Policies that have outlier thresholds."""
 
@@ -30,6 +31,9 @@ def simulate(
     workload: Workload,
     schedule: Schedule = ONE_RANK,
     mean_displacement: float = 0.5,
+    token_band: float = 0.0,
+    source_band: float = 0.0,
+    objective: str = "schedule",
     max_pieces: int = 0,
     thresholds: tuple[int, ...] | None = None,
     max_queues: int = 3,
@@ -49,6 +53,11 @@ def simulate(
         workload: what a piece costs.
         schedule: of the predicted times.
         mean_displacement: budget of tuned thresholds and of `lookahead`, in steps.
+        token_band: share of A that a step of `lookahead` may hold more or less; 0 for no band.
+        source_band: how far a source's share of a step may be from its share of the window; 0 for
+            no band.
+        objective: what `lookahead` makes small: "schedule", the time of steps under the schedule,
+            or "max", the work of their heaviest micro-batches.
         max_pieces: bound on the pieces of a micro-batch; 0 for none.
         thresholds: of `wlb` and `wlb_printed`, in tokens; None to tune them.
         max_queues: most queues to tune.
@@ -77,6 +86,9 @@ def simulate(
         mean_displacement=mean_displacement,
         window_steps=window_steps,
         moves_per_piece=moves_per_piece,
+        schedule=_objective(objective, schedule),
+        token_band=token_band,
+        source_band=source_band,
     )
     pieces = cut_lengths(lengths, context_length)
     if steps is not None:
@@ -130,10 +142,18 @@ def cut_lengths(lengths: np.ndarray, context_length: int) -> Pieces:
     )
 
 
+def _objective(name: str, schedule: Schedule) -> Schedule | None:
+    if name not in OBJECTIVES:
+        raise ValueError(f"objective {name!r} is not known; use one of {list(OBJECTIVES)}")
+    return schedule if name == "schedule" else None
+
+
 def _compile(policy: str, config: PackingConfig, workload: Workload) -> None:
     """Load the policy's kernels, so that their compiling is not measured."""
-    crumbs = Pieces.from_lengths(np.full(config.num_micro_batches, 1))
-    pack(policy, crumbs, replace(config, intake_tokens=config.num_micro_batches), workload)
+    uneven = np.ones(config.num_micro_batches, np.int64)
+    uneven[0] = config.context_length
+    bounds = replace(config, intake_tokens=int(uneven.sum()))
+    pack(policy, Pieces.from_lengths(uneven), bounds, workload)
 
 
 def _timed(

@@ -2,6 +2,10 @@
 
 The long pieces go, longest first, to the micro-batch of least work with room; the filler, so many
 tokens of short pieces, then rises like water over the micro-batches, up to `max_tokens` in each.
+What a step costs is its time on the pipeline's clock, in the unit of its work: even micro-batches
+cost what they weigh. A rank's time is the sum of its micro-batches and `bubble` times its heaviest
+one (a flow shop whose stages take the same time); with one micro-batch a rank it is the heaviest
+of all times their number, the objective "max".
 
 All numbers are integers or float64 under + - * / and square roots, which IEEE 754 rounds alike
 everywhere, so that plans do not depend on the machine.
@@ -28,19 +32,37 @@ class Bounds(NamedTuple):
     """Tokens times steps of displacement."""
     token_work: float
     """Linear work of a token."""
+    least_tokens: int
+    """Of a step, where there is a band; else 0."""
+    most_tokens: int
+    """Of a step, where there is a band; else what fits."""
+    dp_size: int
+    """Ranks that share a step, a divisor of `num`; `num` for the objective "max"."""
+    bubble: float
+    """How often a rank's heaviest micro-batch is waited for beyond its own turn."""
+    lockstep: bool
+    """Whether ranks wait for one another at every micro-batch."""
 
 
 class Load(NamedTuple):
-    """A step's micro-batches without the filler: float64 and int64 (num,)."""
+    """A step's micro-batches."""
 
     work: np.ndarray
+    """Without the filler, float64 (num,)."""
     tokens: np.ndarray
+    """Without the filler, int64 (num,)."""
+    filled: np.ndarray
+    """Scratch: work with the filler, float64 (num,)."""
 
 
 @kernel
 def new_load(bounds):
     """Scratch for one step's micro-batches."""
-    return Load(np.zeros(bounds.num, np.float64), np.zeros(bounds.num, np.int64))
+    return Load(
+        np.zeros(bounds.num, np.float64),
+        np.zeros(bounds.num, np.int64),
+        np.zeros(bounds.num, np.float64),
+    )
 
 
 @kernel
@@ -65,6 +87,44 @@ def put(members, count, tokens, work, bounds, load):
                 return False
         load.work[best] += work[piece]
         load.tokens[best] += tokens[piece]
+    return True
+
+
+@kernel
+def make_fit(step, arrival, tokens, work, bounds, num_steps):
+    """Move long pieces to the nearest steps whose micro-batches have room for them.
+
+    Pieces are by falling length, as `put` takes them; `step` is changed in place. False where one
+    has room in no step within its displacement bound.
+    """
+    held = np.zeros((num_steps, bounds.num), np.int64)
+    load = np.zeros((num_steps, bounds.num), np.float64)
+    count = np.zeros(num_steps, np.int64)
+    for piece in range(len(tokens)):
+        wanted = step[piece]
+        best = -1
+        for away in range(2 * num_steps):
+            number = wanted + (away + 1) // 2 * (1 - 2 * (away % 2))
+            if number < 0 or number >= num_steps:
+                continue
+            if abs(number - arrival[piece]) > bounds.max_displacement:
+                continue
+            best = count[number]
+            if best >= bounds.num:
+                best = -1
+                for j in range(bounds.num):
+                    if held[number, j] + tokens[piece] <= bounds.max_tokens and (
+                        best < 0 or load[number, j] < load[number, best]
+                    ):
+                        best = j
+            if best >= 0:
+                step[piece] = number
+                held[number, best] += tokens[piece]
+                load[number, best] += work[piece]
+                count[number] += 1
+                break
+        if best < 0:
+            return False
     return True
 
 
@@ -132,38 +192,90 @@ def level_below(load, bounds, filler, high):
 
 
 @kernel
-def step_cost(load, bounds, filler, power):
-    """The work of a step's heaviest micro-batch times their number.
-
-    With `power` p >= 0 a softer one: the 2^p-norm of the loads in place of their maximum, scaled so
-    that even loads cost the same. It falls already while heavy micro-batches gather in one step,
-    long before the other step has lost its last one.
-    """
-    most = heaviest(load, bounds)
-    held, _ = filled_to(load, bounds, most)
-    if held < filler:
-        level = level_above(load, bounds, filler, most)
-    elif power < 0:
-        return most * bounds.num
-    else:
-        level = level_below(load, bounds, filler, most)
-    if power < 0:
-        return level * bounds.num
-    most = max(most, level)
-    if most <= 0.0:
-        return 0.0
-    total = 0.0
+def pour(load, bounds, level):
+    """Set `filled` to what each micro-batch weighs at a level."""
     for j in range(bounds.num):
         room = np.float64(bounds.max_tokens - load.tokens[j])
-        reached = max(load.work[j], min(level, load.work[j] + bounds.filler_rate * room))
-        share = reached / most
+        load.filled[j] = max(
+            load.work[j], min(level, load.work[j] + bounds.filler_rate * room)
+        )
+
+
+@kernel
+def norm(filled, most, power):
+    """The 2^power-norm of loads, scaled so that it is `most` where all weigh that."""
+    total = 0.0
+    for work in filled:
+        share = work / most
         for _ in range(power):
             share *= share
         total += share
-    mean = total / bounds.num
+    mean = total / len(filled)
     for _ in range(power):
         mean = np.sqrt(mean)
-    return most * mean * bounds.num
+    return most * mean
+
+
+@kernel
+def sort_falling(values):
+    """Sort in place; quick where they are nearly sorted."""
+    for place in range(1, len(values)):
+        value = values[place]
+        before = place
+        while before > 0 and values[before - 1] < value:
+            values[before] = values[before - 1]
+            before -= 1
+        values[before] = value
+
+
+@kernel
+def step_time(falling, bounds):
+    """Time of a step's slowest rank; `falling` is the work of its slots.
+
+    Ranks are dealt slots as `packer.plan.slot_of` says.
+    """
+    dp_size = bounds.dp_size
+    each = bounds.num // dp_size
+    if bounds.lockstep:
+        total = bounds.bubble * falling[0]
+        for index in range(each):
+            total += falling[index * dp_size]
+        return total
+    slowest = 0.0
+    for rank in range(dp_size):
+        total = bounds.bubble * falling[rank]
+        for index in range(each):
+            place = rank if index % 2 == 0 else dp_size - 1 - rank
+            total += falling[index * dp_size + place]
+        slowest = max(slowest, total)
+    return slowest
+
+
+@kernel
+def step_cost(load, bounds, filler, power):
+    """The time of a step, in the unit of its work.
+
+    With `power` p >= 0 a softer one: the 2^p-norm of the loads times their number. It falls already
+    while heavy micro-batches gather in one step, long before the other step has lost its last one.
+    """
+    most = heaviest(load, bounds)
+    held, _ = filled_to(load, bounds, most)
+    of_all = power < 0 and bounds.dp_size == bounds.num
+    if held < filler:
+        level = level_above(load, bounds, filler, most)
+    elif of_all:
+        return most * bounds.num
+    else:
+        level = level_below(load, bounds, filler, most)
+    if of_all:
+        return level * bounds.num
+    pour(load, bounds, level)
+    most = max(most, level)
+    if power >= 0:
+        return norm(load.filled, most, power) * bounds.num if most > 0.0 else 0.0
+    sort_falling(load.filled)
+    each = bounds.num // bounds.dp_size
+    return step_time(load.filled, bounds) * bounds.num / (each + bounds.bubble)
 
 
 @kernel

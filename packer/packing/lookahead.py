@@ -1,32 +1,37 @@
 """`lookahead`: windows of steps planned as a whole, with the whole window in sight.
 
-`reorder` makes the steps; then each window of consecutive steps is searched for a better place of
-its long pieces, and its short ones fill up what is left. Offline nothing has to wait in a queue: a
-long piece may run before its arrival as well as after it, so pieces that need each other meet in
-the middle, for half the displacement. On the lengths of WLB-LLM's Figure 3 a full-window piece
-weighs 3.8 S and within 1.25 S only its like can match it: they come together in groups of N, pairs
-of half-window ones beside three-quarter ones, and below an eleventh of S all is filler.
+`reorder` makes the steps, or `wlb` where thresholds are given; then each window of consecutive
+steps is searched for a better place of its long pieces, and its short ones fill up what is left.
+Offline nothing has to wait in a queue: a long piece may run before its arrival as well as after
+it, so pieces that need each other meet in the middle, for half the displacement. On the lengths of
+WLB-LLM's Figure 3 a full-window piece weighs 3.8 S and within 1.25 S only its like can match it:
+they come together in groups of N, pairs of half-window ones beside three-quarter ones, and below an
+eleventh of S all is filler.
 
-A window that the search does not improve stays as `reorder` made it. Windows know nothing of one
-another, so they could be searched side by side.
+What counts is the time of a step on the pipeline's clock (`PackingConfig.schedule`), or the work of
+its heaviest micro-batch. Bands of tokens and of sources are goals: of what was found the window
+with the fewest tokens out of them is taken. A window that the search does not improve stays as it
+was. Windows know nothing of one another, so they could be searched side by side.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from packer.packing import kernels_fluid, kernels_lookahead, kernels_order
-from packer.packing.backlog import Backlog, Filled, Stop
+from packer.packing import kernels_order, kernels_settle
+from packer.packing.backlog import Backlog, Filled, Stop, release_age
 from packer.packing.greedy import fill_greedily, limits_of
+from packer.packing.objective import Objective, outside_bands, row_sum
+from packer.packing.window import search_window
 from packer.plan import Int64, PackingConfig, Pieces, Steps
-from packer.workload import SCALE, Workload
+from packer.workload import Workload
 
-LONG, VERY_LONG = 11, 4
-"""Pieces of S / VERY_LONG tokens or more are placed one by one, and of those down to S / LONG the
-longest, up to MANY_LONG a micro-batch in all: where there are more of them, they even out."""
-MANY_LONG = 2
-MARGIN = 0.02
-"""Share of the displacement budget kept for what the fluid does not show."""
+MARGINS = (0.02, 0.15)
+"""Shares of the displacement budget kept for what the fluid does not show; the second where the
+first was too little."""
+
+EVEN = 1.0005
+"""Time over work of a window that is even enough to stay as it is."""
 
 
 def fill(backlog: Backlog, config: PackingConfig, workload: Workload, final: bool) -> Filled:
@@ -39,8 +44,8 @@ def fill(backlog: Backlog, config: PackingConfig, workload: Workload, final: boo
             config,
             workload,
             final=final,
-            thresholds=(),
-            patience=1,
+            thresholds=config.thresholds,
+            patience=release_age(config) if config.thresholds else 1,
             max_steps=config.window_steps,
         )
         steps, stop = filled.steps, filled.stop
@@ -55,11 +60,6 @@ def fill(backlog: Backlog, config: PackingConfig, workload: Workload, final: boo
     )
 
 
-def moves_per_piece(config: PackingConfig) -> int:
-    """Effort: as configured, else less where a move looks at more micro-batches."""
-    return config.moves_per_piece or max(50, 800 * 64 // max(64, config.num_micro_batches))
-
-
 def improved(steps: Steps, config: PackingConfig, workload: Workload) -> Steps:
     """The same pieces in the same number of steps, by no means worse.
 
@@ -69,80 +69,21 @@ def improved(steps: Steps, config: PackingConfig, workload: Workload) -> Steps:
         workload: what a piece costs.
 
     Returns:
-        Steps within the bounds whose sum of heaviest micro-batches is not larger and whose mean
-        displacement is in the budget; the ones given where none such were found.
+        Steps within the bounds whose mean displacement is in the budget, with fewer tokens out of
+        the bands or as many and less time; the ones given where none such were found.
     """
-    order = np.argsort(steps.pieces.position)
-    pieces = steps.pieces.take(order)
-    arrival = pieces.position // config.intake_tokens - steps.first_step
-    runs_in = (steps.piece_step - steps.first_step)[order]
-    step = _searched(pieces, arrival, runs_in, steps.num_steps, config, workload)
-    if step is None:
+    outside, time = _merit(steps, config)
+    if not outside and time < EVEN * float(steps.row_workload.sum()):
         return steps
-    found = _placed(pieces, step, steps, config, workload)
-    if found is None or not _keeps(found, config):
-        return steps
-    return found if _maxima(found) < _maxima(steps) else steps
-
-
-def _searched(
-    pieces: Pieces,
-    arrival: Int64,
-    runs_in: Int64,
-    num_steps: int,
-    config: PackingConfig,
-    workload: Workload,
-) -> Int64 | None:
-    """The step of each piece, counted from the window's first, (pieces,); None: none found.
-
-    Args:
-        pieces: ascending by position.
-        arrival: of each, counted like that, (pieces,).
-        runs_in: where each runs now, (pieces,).
-        num_steps: of the window.
-        config: the bounds.
-        workload: what a piece costs.
-    """
-    tokens, work = pieces.tokens, workload.of(pieces.tokens)
-    by_length = np.argsort(-tokens, kind="stable")
-    long = by_length[: _num_long(tokens, num_steps, config)]
-    short = np.sort(by_length[len(long) :])
-    held = np.bincount(runs_in[short], weights=tokens[short], minlength=num_steps)
-    arrived = np.bincount(
-        np.clip(arrival[short], 0, num_steps - 1), weights=tokens[short], minlength=num_steps
-    )
-    short_tokens = int(tokens[short].sum())
-    window = kernels_lookahead.Window(
-        tokens=tokens[long],
-        work=work[long].astype(np.float64),
-        arrival=arrival[long],
-        step=runs_in[long],
-        filler=held.astype(np.int64),
-        carry=np.concatenate([[0], np.cumsum(arrived - held)]).astype(np.int64),
-    )
-    bounds = kernels_fluid.Bounds(
-        num=config.num_micro_batches,
-        max_tokens=config.max_tokens,
-        max_displacement=config.max_displacement,
-        filler_rate=int(work[short].sum()) / short_tokens if short_tokens else float(SCALE),
-        budget=config.mean_displacement * (1 - MARGIN) * int(tokens.sum()),
-        token_work=float(SCALE),
-    )
-    moves = moves_per_piece(config) * len(long)
-    if not kernels_lookahead.search(window, bounds, moves, np.uint64(int(pieces.position[0]) + 1)):
-        return None
-    step = np.empty(len(pieces), np.int64)
-    step[long] = window.step
-    ends = np.cumsum(tokens[short]) - tokens[short] // 2
-    step[short] = np.searchsorted(np.cumsum(window.filler), ends).clip(0, num_steps - 1)
-    return step
-
-
-def _num_long(tokens: Int64, num_steps: int, config: PackingConfig) -> int:
-    """How many of a window's pieces are placed one by one."""
-    very_long = int(np.count_nonzero(tokens * VERY_LONG >= config.context_length))
-    long = int(np.count_nonzero(tokens * LONG >= config.context_length))
-    return max(very_long, min(long, MANY_LONG * config.num_micro_batches * num_steps))
+    pieces = steps.pieces.take(np.argsort(steps.pieces.position))
+    for margin in MARGINS:
+        step = search_window(steps, config, workload, margin)
+        if step is None:
+            return steps
+        found = _placed(pieces, step, steps, config, workload)
+        if found is not None and _keeps(found, config):
+            return found if _merit(found, config) < (outside, time) else steps
+    return steps
 
 
 def _placed(
@@ -150,7 +91,7 @@ def _placed(
 ) -> Steps | None:
     """Pieces in their steps' micro-batches; None where some find no room or leave one empty."""
     tokens, work = pieces.tokens, workload.of(pieces.tokens)
-    row, row_work, whole = kernels_lookahead.settle(
+    row, row_work, whole = kernels_settle.settle(
         tokens, work, step, np.argsort(-work, kind="stable"), limits_of(config, 1), like.num_steps
     )
     if not whole:
@@ -174,5 +115,7 @@ def _keeps(steps: Steps, config: PackingConfig) -> bool:
     return int(displacement.max()) <= config.max_displacement and mean <= config.mean_displacement
 
 
-def _maxima(steps: Steps) -> int:
-    return int(steps.row_workload.reshape(steps.num_steps, -1).max(axis=1).sum())
+def _merit(steps: Steps, config: PackingConfig) -> tuple[int, float]:
+    """What is to be small: tokens out of the bands, then the time of all steps."""
+    objective = Objective.of(config)
+    return outside_bands(steps, config), row_sum(steps, objective)

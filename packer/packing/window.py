@@ -1,0 +1,279 @@
+"""A window's search set up and read back: long pieces one by one, short ones as filler.
+
+From 32 micro-batches a step on, the search is done twice: first like pieces that arrive together
+are taken in groups, as one of as many fewer micro-batches (a step of 256 looks like one of 16 seen
+from afar, and a move costs a sixteenth and places sixteen pieces), then piece by piece from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from packer.packing.kernels_fluid import Bounds, make_fit
+from packer.packing.kernels_lookahead import Window, search
+from packer.packing.objective import Objective, band_of, source_tokens
+from packer.plan import Int64, PackingConfig, Pieces, Steps
+from packer.workload import SCALE, Workload
+
+LONG, VERY_LONG = 11, 4
+"""Pieces of S / VERY_LONG tokens or more are placed one by one, and of those down to S / LONG the
+longest, up to MANY_LONG a micro-batch in all: where there are more of them, they even out."""
+MANY_LONG = 2
+INNER = 0.9
+"""Share of a band that the search uses; the rest is for what the fluid does not show."""
+MOVES = 800
+"""Tries for each long piece, or group of them."""
+FEW = 16
+"""Micro-batches of a step that a search sees where it can take groups."""
+REFINING, REFINING_FROM = 40, 0.6
+"""Tries for each long piece after a search of groups, and how much of the search is over then."""
+LIKE = 8
+"""Groups that are taken from pieces of like length, by arrival."""
+
+
+def moves_per_piece(config: PackingConfig) -> int:
+    """Effort: as configured, or what suits."""
+    return config.moves_per_piece or MOVES
+
+
+def search_window(
+    steps: Steps, config: PackingConfig, workload: Workload, margin: float
+) -> Int64 | None:
+    """The step of each piece, counted from the window's first; None where none better is found.
+
+    Args:
+        steps: the window as it is.
+        config: the bounds, the displacement budget and the effort.
+        workload: what a piece costs.
+        margin: share of the displacement budget to keep.
+
+    Returns:
+        int64 (pieces,), pieces by position.
+    """
+    order = np.argsort(steps.pieces.position)
+    pieces = steps.pieces.take(order)
+    num_steps = steps.num_steps
+    arrival = pieces.position // config.intake_tokens - steps.first_step
+    runs_in = (steps.piece_step - steps.first_step)[order]
+    tokens, work = pieces.tokens, workload.of(pieces.tokens)
+    by_length = np.argsort(-tokens, kind="stable")
+    long = by_length[: _num_long(tokens, num_steps, config)]
+    short = np.sort(by_length[len(long) :])
+    arrived = _sums(np.clip(arrival[short], 0, num_steps - 1), tokens[short], num_steps)
+    held = _sums(runs_in[short], tokens[short], num_steps)
+    window = Window(
+        tokens=tokens[long],
+        work=work[long].astype(np.float64),
+        arrival=arrival[long],
+        source=pieces.source[long],
+        step=runs_in[long],
+        filler=held,
+        carry=_carry(arrived, held),
+        most_of_source=_most_of_source(pieces, config),
+    )
+    bounds = _bounds(pieces, short, config, workload, margin)
+    seed = np.uint64(int(pieces.position[0]) + 1)
+    moves = moves_per_piece(config)
+    group = _group(config.num_micro_batches)
+    start = 0.0
+    if group > 1:
+        coarse = grouped(window, bounds, group, arrived)
+        if search(coarse.window, coarse.bounds, moves * len(coarse.window.tokens), 0.0, seed):
+            window = spread_out(coarse, window, bounds, arrived)
+        moves, start = max(1, moves * REFINING // MOVES), REFINING_FROM
+    if not search(window, bounds, moves * len(long), start, seed + np.uint64(1)):
+        return None
+    return _step_of_all(window, long, short, pieces, config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grouped:
+    """A window seen from afar."""
+
+    window: Window
+    bounds: Bounds
+    group: int
+    """Pieces of a group, and micro-batches taken as one."""
+    group_of: Int64
+    """The group of each long piece, (long,)."""
+
+
+def grouped(window: Window, bounds: Bounds, group: int, arrived: Int64) -> Grouped:
+    """A window whose long pieces are groups of like length that arrive together."""
+    num_long = len(window.tokens)
+    order = np.arange(num_long)
+    for first in range(0, num_long, LIKE * group):
+        like = order[first : first + LIKE * group]
+        order[first : first + LIKE * group] = like[np.argsort(window.arrival[like], kind="stable")]
+    group_of = np.empty(num_long, np.int64)
+    group_of[order] = np.arange(num_long) // group
+    count = np.bincount(group_of)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return np.bincount(group_of, weights=values.astype(np.float64)) / count
+
+    tokens = mean(window.tokens)
+    longest = np.argsort(-tokens, kind="stable")
+    number = np.empty_like(longest)
+    number[longest] = np.arange(len(longest))
+    few = bounds.num // group
+    each = bounds.num // bounds.dp_size
+    dp_size = few if bounds.dp_size == bounds.num else _divisor(few, bounds.dp_size // group)
+    fewer = bounds._replace(
+        num=few,
+        budget=bounds.budget / group,
+        least_tokens=bounds.least_tokens // group,
+        most_tokens=bounds.most_tokens // group,
+        dp_size=dp_size,
+        bubble=bounds.bubble * (few // dp_size) / each,
+    )
+    seen = window._replace(
+        tokens=tokens[longest].astype(np.int64),
+        work=mean(window.work)[longest],
+        arrival=np.rint(mean(window.arrival)[longest]).astype(np.int64),
+        source=window.source[order[::group][longest]],
+        step=np.rint(mean(window.step)[longest]).astype(np.int64),
+        most_of_source=window.most_of_source // group,
+    )
+    return Grouped(
+        window=_fitting(seen, fewer, window.filler // group, arrived // group),
+        bounds=fewer,
+        group=group,
+        group_of=number[group_of],
+    )
+
+
+def spread_out(coarse: Grouped, window: Window, bounds: Bounds, arrived: Int64) -> Window:
+    """The window with every piece in the step of its group, and the filler to go with that."""
+    far = bounds.max_displacement
+    step = coarse.window.step[coarse.group_of]
+    step = np.clip(step, window.arrival - far, window.arrival + far)
+    step = np.clip(step, 0, len(window.filler) - 1)
+    filler = coarse.window.filler * coarse.group
+    filler[-1] += int(window.filler.sum()) - int(filler.sum())
+    return _fitting(window._replace(step=step), bounds, filler, arrived)
+
+
+def _fitting(window: Window, bounds: Bounds, filler: Int64, arrived: Int64) -> Window:
+    """The window with long pieces where they have room, and filler close to what is given."""
+    steps = len(filler)
+    step = window.step.copy()
+    make_fit(step, window.arrival, window.tokens, window.work, bounds, steps)
+    room = np.maximum(0, bounds.num * bounds.max_tokens - _sums(step, window.tokens, steps))
+    fitted = np.clip(filler, 0, room)
+    over = int(filler.sum()) - int(fitted.sum())
+    for number in np.argsort(fitted - room, kind="stable"):  # the most room first
+        change = max(min(over, int(room[number] - fitted[number])), -int(fitted[number]))
+        fitted[number] += change
+        over -= change
+    return window._replace(step=step, filler=fitted, carry=_carry(arrived, fitted))
+
+
+def _group(num_micro_batches: int) -> int:
+    """Micro-batches that a search takes as one: as many as leave FEW or more."""
+    return _divisor(num_micro_batches, num_micro_batches // FEW)
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest divisor that is at most `most`; 1 where that is none."""
+    return next((part for part in range(most, 1, -1) if number % part == 0), 1)
+
+
+def _num_long(tokens: Int64, num_steps: int, config: PackingConfig) -> int:
+    """How many of a window's pieces are placed one by one."""
+    very_long = int(np.count_nonzero(tokens * VERY_LONG >= config.context_length))
+    long = int(np.count_nonzero(tokens * LONG >= config.context_length))
+    return max(very_long, min(long, MANY_LONG * config.num_micro_batches * num_steps))
+
+
+def _sums(step: Int64, tokens: Int64, num_steps: int) -> Int64:
+    """Tokens by step, (steps,)."""
+    return np.bincount(step, weights=tokens.astype(np.float64), minlength=num_steps).astype(
+        np.int64
+    )
+
+
+def _carry(arrived: Int64, held: Int64) -> Int64:
+    """Tokens that arrived before each step and run in it or later, (steps + 1,)."""
+    return np.concatenate([[0], np.cumsum(arrived - held)]).astype(np.int64)
+
+
+def _bounds(
+    pieces: Pieces, short: Int64, config: PackingConfig, workload: Workload, margin: float
+) -> Bounds:
+    objective = Objective.of(config)
+    tokens = pieces.tokens
+    short_tokens = int(tokens[short].sum())
+    short_work = int(workload.of(tokens[short]).sum())
+    least, most = band_of(config)
+    inner = round((1 - INNER) * config.token_band * config.intake_tokens)
+    return Bounds(
+        num=config.num_micro_batches,
+        max_tokens=config.max_tokens,
+        max_displacement=config.max_displacement,
+        filler_rate=short_work / short_tokens if short_tokens else float(SCALE),
+        budget=config.mean_displacement * (1 - margin) * int(tokens.sum()),
+        token_work=float(SCALE),
+        least_tokens=least + inner,
+        most_tokens=most - inner,
+        dp_size=objective.dp_size,
+        bubble=objective.bubble,
+        lockstep=objective.lockstep,
+    )
+
+
+def _most_of_source(pieces: Pieces, config: PackingConfig) -> Int64:
+    """Tokens in long pieces that a step may hold of each source, (sources,)."""
+    zeros = np.zeros(len(pieces), np.int64)
+    held = source_tokens(zeros, pieces.source, pieces.tokens, 1)[0]
+    if not config.source_band:
+        return np.full(len(held), config.num_micro_batches * config.max_tokens)
+    share = held / held.sum() + INNER * config.source_band
+    return (share * config.intake_tokens).astype(np.int64)
+
+
+def _step_of_all(
+    window: Window, long: Int64, short: Int64, pieces: Pieces, config: PackingConfig
+) -> Int64:
+    """The step of each piece: long ones as found, short ones in stream order up to the filler."""
+    step = np.empty(len(pieces), np.int64)
+    step[long] = window.step
+    tokens, source = pieces.tokens, pieces.source
+    if not config.source_band:
+        step[short] = _poured(tokens[short], window.filler)
+        return step
+    shares = _shared_filler(window, long, short, pieces)
+    for number in range(shares.shape[1]):
+        of_source = short[source[short] == number]
+        step[of_source] = _poured(tokens[of_source], shares[:, number])
+    return step
+
+
+def _poured(tokens: Int64, filler: np.ndarray) -> Int64:
+    """The step of each short piece, in stream order, (pieces,)."""
+    middles = np.cumsum(tokens) - tokens // 2
+    return np.searchsorted(np.cumsum(filler), middles).clip(0, len(filler) - 1)
+
+
+def _shared_filler(window: Window, long: Int64, short: Int64, pieces: Pieces) -> np.ndarray:
+    """Filler of each source in each step, float64 (steps, sources).
+
+    What brings each source closest to its share of the window, scaled in turn until steps hold
+    their filler and sources spend theirs.
+    """
+    steps = len(window.filler)
+    tokens, source = pieces.tokens, pieces.source
+    zeros = np.zeros(len(pieces), np.int64)
+    of_source = source_tokens(zeros, source, tokens, 1)[0]
+    sources = len(of_source)
+    held = np.zeros((steps, sources))
+    np.add.at(held, (window.step, source[long]), tokens[long])
+    total = held.sum(axis=1) + window.filler
+    wanted = np.maximum(total[:, None] * (of_source / of_source.sum()) - held, 1e-9)
+    spend = np.bincount(source[short], weights=tokens[short].astype(np.float64), minlength=sources)
+    for _ in range(50):
+        wanted *= (window.filler / wanted.sum(axis=1))[:, None]
+        wanted *= spend / wanted.sum(axis=0)
+    return wanted
