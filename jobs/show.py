@@ -47,7 +47,9 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 def balance(columns: dict[str, dict[str, Any]], title: str) -> None:
     """Policies beside one another, a measure a line."""
     table = _table(title, ["", *columns])
-    table.add_row("micro-batch order", *(row.get("micro_batch_order", "identity") for row in columns.values()))
+    table.add_row(
+        "micro-batch order", *(row.get("micro_batch_order", "identity") for row in columns.values())
+    )
     for key, label, form in _BALANCE_ROWS:
         cells = [format(figures[key], form) for figures in columns.values()]
         table.add_row(label, *cells)

@@ -22,7 +22,10 @@ SHARE_SCALE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """The measures of a run. Ratios are 1.0 at best, variations and displacements 0.0."""
+    """The measures of a run.
+
+    Ratios are 1.0 at best, but for `schedule_time`; variations and displacements 0.0.
+    """
 
     steps: int
     num_micro_batches: int
