@@ -13,7 +13,7 @@ from jobs.progress import Reporter
 from jobs.tokenizing import Corpus, find_corpora, tokenize, with_engine
 from pipeline.balance import measure_cp, measure_plan
 from pipeline.config import RunConfig, schedule_of
-from pipeline.describe import describe, rows_per_group
+from pipeline.describe import describe, order_key, rows_per_group
 from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
 from pipeline.planning.cp_plans import CPJob
@@ -89,7 +89,13 @@ def build(
 
             plan = stages.plan(root, stores, config, keys["plan"], ledger, reporter)
             segment = parse_segment(plan["segment"])
-            balance = measure_plan(root, segment, workload, schedule_of(config.parallel))
+            balance = measure_plan(
+                root,
+                segment,
+                workload,
+                schedule_of(config.parallel),
+                config.parallel.micro_batch_order,
+            )
             if dry_run:
                 return BuildResult(plan=plan, balance=balance, finished=False)
 
@@ -113,7 +119,8 @@ def build(
                 cp[str(cp_size)] = {"strategy": strategy, **measures}
 
             stages.sweep(root, files)
-            manifest = describe(root, config, identity, stores, workload, plan, keys)
+            order = balance["micro_batch_order"]
+            manifest = describe(root, config, identity, stores, workload, plan, order, keys)
             publish(root, manifest | {"balance": balance, "cp": cp}, files)
         stages.clean_up(root)
     return BuildResult(plan=plan, balance=balance, finished=True)
@@ -127,6 +134,7 @@ def _fingerprints(config: RunConfig, corpora: Sequence[Corpus]) -> dict[str, Any
         "tokenize": store_keys,
         "plan": plan_key(store_keys, config),
         "rows_per_group": rows_per_group(config),
+        "micro_batch_order": order_key(config.parallel),
         "context_parallel": {str(size): strategy for size in config.context_parallel.sizes},
     }
 
@@ -146,6 +154,13 @@ def _finished(root: Path, keys: dict[str, Any], reporter: Reporter) -> BuildResu
         )
         raise OtherConfiguration(
             f"{root} holds a finished set that differs in {', '.join(changed)}; {advice}"
+        )
+    asked, order = keys["micro_batch_order"], manifest.micro_batch_order
+    if asked not in (have.get("micro_batch_order", asked), order):
+        raise OtherConfiguration(
+            f"{root} holds a finished set whose micro-batches run in the order {order!r}, chosen "
+            f"for another [parallel]; set parallel.micro_batch_order = {order!r} to keep it, or "
+            "choose another --out (set shards.store to share the token stores)"
         )
     for receipt in read_receipts(manifest):
         path = root / receipt.path

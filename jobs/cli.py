@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from rich.logging import RichHandler
 
 from jobs import show
 from jobs.progress import Reporter
+
+if TYPE_CHECKING:
+    from packer.schedule import Coupling
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,6 +29,7 @@ app = typer.Typer(
 )
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The set's directory.")]
+_LOCKSTEP = "Data-parallel ranks wait for each other at every micro-batch."
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -101,13 +105,25 @@ def verify(
 def report(
     directory: Directory,
     dp_size: Annotated[int | None, typer.Option(min=1, help="Data-parallel ranks.")] = None,
-    pp_size: Annotated[int | None, typer.Option(min=1, max=1024, help="Pipeline stages.")] = None,
+    pp_size: Annotated[int | None, typer.Option(min=1, max=1024, help="Pipeline ranks.")] = None,
+    virtual_stages: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Model chunks of a pipeline rank.")
+    ] = None,
+    lockstep: Annotated[
+        bool | None, typer.Option("--lockstep/--no-lockstep", help=_LOCKSTEP)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """What a set is worth, beside what other policies make of the same stream."""
     from pipeline.report import report as run
 
-    figures = run(directory, dp_size=dp_size, pp_size=pp_size)
+    figures = run(
+        directory,
+        dp_size=dp_size,
+        pp_size=pp_size,
+        virtual_stages=virtual_stages,
+        coupling=None if lockstep is None else _coupling(lockstep),
+    )
     if as_json:
         _print_json(figures)
     else:
@@ -174,8 +190,15 @@ def simulate(
         int, typer.Option("--dp-size", "--dp", min=1, help="Data-parallel ranks.")
     ] = 1,
     pp_size: Annotated[
-        int, typer.Option("--pp-size", "--pp", min=1, max=1024, help="Pipeline stages.")
+        int, typer.Option("--pp-size", "--pp", min=1, max=1024, help="Pipeline ranks.")
     ] = 1,
+    virtual_stages: Annotated[
+        int, typer.Option(min=1, max=1024, help="Model chunks of a pipeline rank; 1F1B has one.")
+    ] = 1,
+    lockstep: Annotated[bool, typer.Option("--lockstep/--no-lockstep", help=_LOCKSTEP)] = False,
+    micro_batch_order: Annotated[
+        str, typer.Option(help="Rule by which ranks run them, or auto for each policy's best.")
+    ] = "auto",
     steps: Annotated[int, typer.Option(min=1, help="About so many steps.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="Of the fig3 lengths.")] = 0,
     max_pieces: Annotated[
@@ -206,6 +229,9 @@ def simulate(
         crossover=crossover,
         dp_size=dp_size,
         pp_size=pp_size,
+        virtual_stages=virtual_stages,
+        coupling=_coupling(lockstep),
+        micro_batch_order=micro_batch_order,
         steps=steps,
         seed=seed,
         max_pieces=max_pieces,
@@ -220,6 +246,10 @@ def simulate(
         _print_json(rows)
     else:
         show.policies(rows)
+
+
+def _coupling(lockstep: bool) -> Coupling:
+    return "lockstep" if lockstep else "gradient_sync"
 
 
 def _print_json(value: Any) -> None:

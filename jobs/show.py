@@ -16,7 +16,7 @@ _BALANCE_ROWS = (
     ("imbalance_degree", "imbalance degree (max/mean over a step)", ".3f"),
     ("imbalance_degree_mean", "  mean of the steps' ratios", ".3f"),
     ("lockstep_time", "lockstep time at dp", ".3f"),
-    ("schedule_time", "schedule time at dp, pp (1F1B)", ".3f"),
+    ("schedule_time", "schedule time at dp, pp", ".3f"),
     ("displacement_mean", "displacement, mean (steps)", ".3f"),
     ("displacement_max", "displacement, max (steps)", "d"),
     ("tokens_per_step_cv", "tokens per step, cv", ".3f"),
@@ -47,6 +47,9 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 def balance(columns: dict[str, dict[str, Any]], title: str) -> None:
     """Policies beside one another, a measure a line."""
     table = _table(title, ["", *columns])
+    table.add_row(
+        "micro-batch order", *(row.get("micro_batch_order", "identity") for row in columns.values())
+    )
     for key, label, form in _BALANCE_ROWS:
         cells = [format(figures[key], form) for figures in columns.values()]
         table.add_row(label, *cells)
@@ -85,7 +88,7 @@ def report(directory: Path, figures: dict[str, Any]) -> None:
         f"{figures['steps']:,} steps of {figures['num_micro_batches']} micro-batches, "
         f"S {figures['context_length']:,}, S_max {figures['max_tokens']:,}, "
         f"A {figures['intake_tokens']:,}; tail {figures['tail_tokens']:,} tokens; "
-        f"dp {figures['dp_size']}, pp {figures['pp_size']}"
+        f"{_schedule(figures)}"
     )
     _sources(console, figures["sources"])
     possible = {name: row for name, row in figures["baselines"].items() if row is not None}
@@ -99,6 +102,13 @@ def report(directory: Path, figures: dict[str, Any]) -> None:
             cells = [f"{measures[name]:.4f}" for name in _CP_COLUMNS]
             table.add_row(f"{degree}, {measures['strategy']}", *cells)
         console.print(table)
+
+
+def _schedule(figures: dict[str, Any]) -> str:
+    """What times were computed for, in words."""
+    chunks = f" x {figures['virtual_stages']}" if figures["virtual_stages"] > 1 else ""
+    lockstep = ", lockstep" if figures["coupling"] == "lockstep" else ""
+    return f"dp {figures['dp_size']}, pp {figures['pp_size']}{chunks}{lockstep}"
 
 
 def _sources(console: Console, sources: Sequence[dict[str, Any]]) -> None:
@@ -152,7 +162,7 @@ def micro_batch(figures: dict[str, Any]) -> None:
         "linear-token equivalents"
     )
     places = [
-        f"micro-batch {place['micro_batch']} of rank {place['dp_rank']} at dp {place['dp_size']}"
+        f"turn {place['turn']} of rank {place['dp_rank']} at dp {place['dp_size']}"
         for place in figures["runs_as"]
     ]
     console.print(f"runs as {', '.join(places)}")

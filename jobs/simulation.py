@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from packer.lengths import fig3_lengths
-from packer.schedule import Schedule
+from packer.schedule import Coupling, Schedule
 from packer.simulate import simulate
 from packer.workload import LONGEST_PIECE, Workload
 from pipeline.config import ConfigError
@@ -41,6 +41,9 @@ class SimulationRequest:
     crossover: int
     dp_size: int
     pp_size: int
+    virtual_stages: int
+    coupling: Coupling
+    micro_batch_order: str
     steps: int
     seed: int
     max_pieces: int
@@ -68,7 +71,13 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
             context_length=request.context_length,
             max_tokens=request.max_tokens,
             workload=Workload(crossover=request.crossover),
-            schedule=Schedule(dp_size=request.dp_size, pp_size=request.pp_size),
+            schedule=Schedule(
+                dp_size=request.dp_size,
+                pp_size=request.pp_size,
+                virtual_stages=request.virtual_stages,
+                coupling=request.coupling,
+            ),
+            micro_batch_order=request.micro_batch_order,
             mean_displacement=request.mean_displacement,
             window_steps=request.window_steps,
             moves_per_piece=request.moves_per_piece,

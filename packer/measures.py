@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from packer.clock import Clock
 from packer.plan import Int64, PackingConfig, Steps
 from packer.schedule import ONE_RANK, Schedule
-from packer.schedule_kernels import even_time_1f1b, slowest_rank_times
 from packer.workload import SCALE, Workload
 
 SHARE_SCALE = 1 << 20
@@ -22,7 +22,10 @@ SHARE_SCALE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """The measures of a run. Ratios are 1.0 at best, variations and displacements 0.0."""
+    """The measures of a run.
+
+    Ratios are 1.0 at best, but for `schedule_time`; variations and displacements 0.0.
+    """
 
     steps: int
     num_micro_batches: int
@@ -64,8 +67,11 @@ class Balance:
     lockstep_time: float
     """Sum over micro-batch index of the slowest of dp_size ranks, over the same work spread
     equally."""
+    micro_batch_order: str
+    """Rule by which ranks run their micro-batches (`packer.orders`)."""
     schedule_time: float
-    """The slowest rank's 1F1B step at (dp_size, pp_size), over that of N equal micro-batches."""
+    """Simulated step of the schedule, over that of N equal micro-batches of the step's mean work;
+    below 1.0 where light micro-batches fill and drain the pipeline."""
 
     def as_dict(self) -> dict[str, int | float | str]:
         return asdict(self)
@@ -78,6 +84,7 @@ class BalanceMeter:
         config: the bounds they were packed under; its intake decides arrivals.
         workload: what was packed with; its unit and constant are those of the steps' rows.
         schedule: what times are computed for; its dp_size divides the number of micro-batches.
+        order: rule by which ranks run their micro-batches, or "auto" for the one of least time.
         num_sources: sources that pieces may come from.
         first_step: number of the segment's first step.
     """
@@ -88,13 +95,12 @@ class BalanceMeter:
         workload: Workload,
         *,
         schedule: Schedule = ONE_RANK,
+        order: str = "identity",
         num_sources: int = 1,
         first_step: int = 0,
     ) -> None:
-        schedule.num_per_rank(config.num_micro_batches)
-        if schedule.virtual_stages > 1 or schedule.coupling != "gradient_sync":
-            raise ValueError(f"no clock for {schedule}")
         self._config, self._schedule = config, schedule
+        self._clock = Clock(schedule, config.num_micro_batches, order)
         self._first_step = first_step
         self._sums = _Sums(num_sources)
 
@@ -104,7 +110,8 @@ class BalanceMeter:
         if steps.num_micro_batches != num:
             raise ValueError(f"steps of {steps.num_micro_batches} micro-batches, expected {num}")
         work = steps.row_workload.reshape(-1, num)  # (steps, num)
-        self._sums.add_work(work, self._schedule)
+        self._sums.add_work(work, self._schedule.dp_size)
+        self._clock.add(work, steps.row_tokens.reshape(-1, num))
         self._add_tokens(steps)
         self._add_displacement(steps)
 
@@ -116,7 +123,7 @@ class BalanceMeter:
         """
         if not self._sums.steps:
             raise ValueError("no step to measure; add at least one")
-        return self._sums.balance(self._config.num_micro_batches, self._schedule)
+        return self._sums.balance(self._config.num_micro_batches, self._schedule, self._clock)
 
     def _add_tokens(self, steps: Steps) -> None:
         sums, num = self._sums, self._config.num_micro_batches
@@ -168,14 +175,14 @@ class _Sums:
     def __init__(self, num_sources: int) -> None:
         self.steps = self.pieces = 0
         self.maxima = self.total = self.ratios = 0
-        self.lockstep = self.schedule = 0
+        self.lockstep = 0
         self.delay = self.displacement = self.max_displacement = 0
         self.max_tokens = self.max_pieces = 0
         self.tokens = _Moments()
         self.long_share = _Moments()
         self.source_shares = [_Moments() for _ in range(num_sources)]
 
-    def add_work(self, work: Int64, schedule: Schedule) -> None:
+    def add_work(self, work: Int64, dp_size: int) -> None:
         """Count workloads, (steps, num_micro_batches), slots in order."""
         maxima, totals = work.max(axis=1), work.sum(axis=1)
         self.steps += len(work)
@@ -183,17 +190,12 @@ class _Sums:
         self.total += int(totals.sum())
         pairs = zip(maxima.tolist(), totals.tolist(), strict=True)
         self.ratios += sum(most * work.shape[1] * SHARE_SCALE // total for most, total in pairs)
-        by_index = work.reshape(len(work), -1, schedule.dp_size)  # (steps, index, rank)
+        by_index = work.reshape(len(work), -1, dp_size)  # (steps, index, rank)
         self.lockstep += int(by_index.max(axis=2).sum())
-        times = np.empty(len(work), np.int64)
-        flat = np.ascontiguousarray(work).ravel()
-        slowest_rank_times(flat, by_index.shape[1], schedule.dp_size, schedule.pp_size, times)
-        self.schedule += int(times.sum())
 
-    def balance(self, num: int, schedule: Schedule) -> Balance:
-        tokens, dp_size, pp_size = self.tokens, schedule.dp_size, schedule.pp_size
+    def balance(self, num: int, schedule: Schedule, clock: Clock) -> Balance:
+        tokens = self.tokens
         degree = self.maxima * num / self.total
-        even = even_time_1f1b(self.total, num // dp_size, pp_size) / dp_size
         return Balance(
             steps=self.steps,
             num_micro_batches=num,
@@ -215,12 +217,13 @@ class _Sums:
             source_share_cv=max((share.cv() for share in self.source_shares), default=0.0),
             max_tokens_seen=self.max_tokens,
             max_pieces_seen=self.max_pieces,
-            dp_size=dp_size,
-            pp_size=pp_size,
+            dp_size=schedule.dp_size,
+            pp_size=schedule.pp_size,
             virtual_stages=schedule.virtual_stages,
             coupling=schedule.coupling,
-            lockstep_time=self.lockstep * dp_size / self.total,
-            schedule_time=self.schedule / even,
+            lockstep_time=self.lockstep * schedule.dp_size / self.total,
+            micro_batch_order=clock.order,
+            schedule_time=clock.ratio,
         )
 
 

@@ -1,97 +1,135 @@
-"""The pipeline's clock: how long a rank's micro-batches take through its stages.
-
-A stage runs one forward or backward at a time, in an order fixed by the schedule; a forward waits
-for the stage before, a backward for the stage after. Stages are equal, a backward takes twice a
-forward, sending takes no time. So times are counted in 1/(3 stages) of a workload unit: a
-micro-batch of workload w keeps a stage for w forwards and 2 w backwards, all integers.
-"""
+"""Compiled clock: tasks in an order in which none waits for a later one, and their run."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from packer.jit import kernel
-from packer.plan import Int64
 
 
-def time_1f1b(work: Int64, num_stages: int) -> int:
-    """Time of one rank's step under 1F1B, in 1/(3 num_stages) of a workload unit.
+class Program(NamedTuple):
+    """The forwards and backwards of one data-parallel rank's step, flat arrays of (tasks,)."""
 
-    Stage s of p runs min(p - 1 - s, M) forwards, then forward and backward in turn, then the
-    backwards that are left (PipeDream-Flush, arXiv 2006.09503).
+    rank: np.ndarray
+    """Pipeline rank that runs the task, int64."""
+    waits_for: np.ndarray
+    """Place in the program of the task that it waits for; the number of tasks for none, int64."""
+    cell: np.ndarray
+    """stage * micro-batches + micro-batch, int64."""
+    duration: np.ndarray
+    """Of the task, where that cell's cost is 1, int64."""
+
+
+@kernel
+def sort_tasks(queue, num_ranks, waits_for, place, order):
+    """Order tasks so that each stands after the one before it on its rank and the one it waits for.
 
     Args:
-        work: workload of each micro-batch in the order in which they run, (num_micro_batches,).
-        num_stages: pipeline stages, at least 1.
+        queue: each rank's tasks as it runs them, one rank after the other, (tasks,).
+        num_ranks: pipeline ranks, all with as many tasks.
+        waits_for: of each task, the one it waits for, -1 for none, (tasks,).
+        place: out, each task's place in the order, (tasks,).
+        order: out, (tasks,).
 
-    Example:
-        >>> time_1f1b(np.array([1, 1, 1]), 2)  # (3 + 2 - 1) slots of 1 + 2
-        12
+    Returns:
+        How many tasks were ordered; less than all where ranks wait for each other for ever.
     """
-    if num_stages < 1 or not len(work):
-        raise ValueError(
-            f"{num_stages} stages and {len(work)} micro-batches; there must be at least one of each"
-        )
-    return int(run_1f1b(np.ascontiguousarray(work, np.int64), num_stages))
-
-
-def even_time_1f1b(total: int, num_micro_batches: int, num_stages: int) -> float:
-    """Time of `num_micro_batches` equal micro-batches of `total` work, in the same unit.
-
-    (M + p - 1) slots of a forward and a backward: the bubble of p - 1 slots is included.
-    """
-    return 3 * total * (num_micro_batches + num_stages - 1) / num_micro_batches
+    per_rank = len(queue) // num_ranks
+    done = np.zeros(num_ranks, np.int64)
+    place[:] = -1
+    count = 0
+    moved = True
+    while moved:
+        moved = False
+        for rank in range(num_ranks):
+            while done[rank] < per_rank:
+                task = queue[rank * per_rank + done[rank]]
+                if waits_for[task] >= 0 and place[waits_for[task]] < 0:
+                    break
+                place[task] = count
+                order[count] = task
+                count += 1
+                done[rank] += 1
+                moved = True
+    return count
 
 
 @kernel
-def run_1f1b(work, num_stages):
-    """When the last backward of any stage ends; `work` is (num_micro_batches,)."""
+def run(program, costs, ends, clocks):
+    """When the last pipeline rank is done.
+
+    Args:
+        program: what they run.
+        costs: of each cell, int64 (stages * micro-batches,).
+        ends: scratch, when each task ends, (tasks + 1,), the last of them 0.
+        clocks: scratch, of each pipeline rank, (pp_size,).
+    """
+    clocks[:] = 0
+    for task in range(len(program.rank)):
+        rank = program.rank[task]
+        start = max(clocks[rank], ends[program.waits_for[task]])
+        end = start + program.duration[task] * costs[program.cell[task]]
+        ends[task] = end
+        clocks[rank] = end
+    return clocks.max()
+
+
+@kernel
+def set_costs(work, tokens, shares, token_costs, reach, costs):
+    """Costs of one rank's cells; where `reach` is true, no less than they are.
+
+    Args:
+        work: workload of its micro-batches in the order in which they run, (micro-batches,).
+        tokens: of the same.
+        shares: of the stages, (stages,).
+        token_costs: of a token on each stage, in the shares' unit, (stages,).
+        reach: take the larger of the cost that is there and the new one.
+        costs: in and out, (stages * micro-batches,).
+    """
     num = len(work)
-    forward_end = np.full((num_stages, num), -1, np.int64)
-    backward_end = np.full((num_stages, num), -1, np.int64)
-    clock = np.zeros(num_stages, np.int64)
-    forwards = np.zeros(num_stages, np.int64)
-    backwards = np.zeros(num_stages, np.int64)
-    remaining = 2 * num * num_stages
-    while remaining > 0:
-        for stage in range(num_stages):
-            while backwards[stage] < num:
-                ahead = forwards[stage] - backwards[stage]
-                if forwards[stage] < num and ahead < num_stages - stage:
-                    index = forwards[stage]
-                    ready = np.int64(0) if stage == 0 else forward_end[stage - 1, index]
-                    if ready < 0:
-                        break
-                    clock[stage] = max(clock[stage], ready) + work[index]
-                    forward_end[stage, index] = clock[stage]
-                    forwards[stage] += 1
-                else:
-                    index = backwards[stage]
-                    last = stage == num_stages - 1
-                    ready = forward_end[stage, index] if last else backward_end[stage + 1, index]
-                    if ready < 0:
-                        break
-                    clock[stage] = max(clock[stage], ready) + 2 * work[index]
-                    backward_end[stage, index] = clock[stage]
-                    backwards[stage] += 1
-                remaining -= 1
-    return clock.max()
+    for stage in range(len(shares)):
+        share, per_token = shares[stage], token_costs[stage]
+        for index in range(num):
+            cost = share * work[index] + per_token * tokens[index]
+            cell = stage * num + index
+            costs[cell] = max(costs[cell], cost) if reach else cost
 
 
 @kernel
-def slowest_rank_times(work, num_per_rank, dp_size, num_stages, out):
-    """Time of each step's slowest data-parallel rank under 1F1B.
+def run_steps(program, work, tokens, slots, shares, token_costs, num_clocks, lockstep, out):
+    """Time of each step.
 
-    `work` holds each step's slots in turn, (steps * num_per_rank * dp_size,); a rank runs them as
-    `packer.plan.slot_of` says; `out` is (steps,).
+    Args:
+        program: what each data-parallel rank runs.
+        work: workload of the slots of each step in turn, (steps * slots,).
+        tokens: of the same.
+        slots: of a step, that each data-parallel rank runs in its order, one rank after the other,
+            (slots,).
+        shares: of the stages, (stages,).
+        token_costs: of a token on each stage, in the shares' unit, (stages,).
+        num_clocks: pipeline ranks.
+        lockstep: each task takes as long as on the slowest data-parallel rank; otherwise the
+            slowest rank's step counts.
+        out: (steps,).
     """
-    rank_work = np.empty(num_per_rank, np.int64)
+    num_cells = len(program.rank) // 2
+    num = num_cells // len(shares)
+    costs = np.zeros(num_cells, np.int64)
+    ends = np.zeros(len(program.rank) + 1, np.int64)
+    clocks = np.zeros(num_clocks, np.int64)
+    rank_work = np.zeros(num, np.int64)
+    rank_tokens = np.zeros(num, np.int64)
     for step in range(len(out)):
-        first = step * num_per_rank * dp_size
+        first = step * len(slots)
         slowest = np.int64(0)
-        for rank in range(dp_size):
-            for index in range(num_per_rank):
-                place = rank if index % 2 == 0 else dp_size - 1 - rank
-                rank_work[index] = work[first + index * dp_size + place]
-            slowest = max(slowest, run_1f1b(rank_work, num_stages))
-        out[step] = slowest
+        for start in range(0, len(slots), num):
+            for index in range(num):
+                rank_work[index] = work[first + slots[start + index]]
+                rank_tokens[index] = tokens[first + slots[start + index]]
+            reach = lockstep and start > 0
+            set_costs(rank_work, rank_tokens, shares, token_costs, reach, costs)
+            if not lockstep:
+                slowest = max(slowest, run(program, costs, ends, clocks))
+        out[step] = run(program, costs, ends, clocks) if lockstep else slowest

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from packer.measures import BalanceMeter
+from packer.orders import AUTO
 from packer.packing.packer import Packing, pack
 from packer.plan import Int64, PackingConfig, Pieces
 from packer.schedule import ONE_RANK, Schedule
@@ -30,6 +31,7 @@ def simulate(
     max_tokens: int,
     workload: Workload,
     schedule: Schedule = ONE_RANK,
+    micro_batch_order: str = AUTO,
     mean_displacement: float = 0.5,
     token_band: float = 0.0,
     source_band: float = 0.0,
@@ -52,6 +54,8 @@ def simulate(
         max_tokens: S_max, in tokens.
         workload: what a piece costs.
         schedule: of the predicted times.
+        micro_batch_order: rule by which ranks run their micro-batches; "auto" for each policy's
+            best.
         mean_displacement: budget of tuned thresholds and of `lookahead`, in steps.
         token_band: share of A that a step of `lookahead` may hold more or less; 0 for no band.
         source_band: how far a source's share of a step may be from its share of the window; 0 for
@@ -109,7 +113,7 @@ def simulate(
     for policy in policies:
         queued = policy in QUEUED_POLICIES
         packing, seconds = _timed(policy, pieces, tuned if queued else config, workload)
-        row = _row(policy, packing, workload, schedule)
+        row = _row(policy, packing, workload, schedule, micro_batch_order)
         row["seconds"] = seconds
         row["documents_per_s"] = (int(pieces.doc_id[-1]) + 1) / max(seconds, 1e-9)
         row["tuning_seconds"] = tuning_s if queued else 0.0
@@ -165,14 +169,16 @@ def _timed(
     return packing, time.process_time() - started
 
 
-def _row(policy: str, packing: Packing, workload: Workload, schedule: Schedule) -> dict[str, Any]:
+def _row(
+    policy: str, packing: Packing, workload: Workload, schedule: Schedule, order: str
+) -> dict[str, Any]:
     config = packing.config
     if packing.steps is None:
         raise ValueError(
             f"the documents hold {int(packing.tail.tokens.sum())} tokens, less than a step of "
             f"{config.intake_tokens}; use more documents or a smaller step"
         )
-    meter = BalanceMeter(config, workload, schedule=schedule)
+    meter = BalanceMeter(config, workload, schedule=schedule, order=order)
     meter.add(packing.steps)
     return {
         "policy": policy,

@@ -28,10 +28,19 @@ def measure_plan(
     segment: Segment,
     workload: Workload,
     schedule: Schedule,
+    order: str,
 ) -> dict[str, Any]:
-    """The balance of a segment's plan parts (measures of `packer.measures.Balance`)."""
+    """The balance of a segment's plan parts (measures of `packer.measures.Balance`).
+
+    Args:
+        root: the set's directory.
+        segment: of its chain.
+        workload: the model that it was planned with.
+        schedule: what times are computed for.
+        order: rule by which ranks run their micro-batches, or "auto" for the one of least time.
+    """
     first, sources = segment.first_step, len(segment.sources)
-    meter = _meter(bounds_of(segment), workload, schedule, sources, first_step=first)
+    meter = _meter(bounds_of(segment), workload, schedule, order, sources, first_step=first)
     for part in range(segment.first_part, segment.stop_part):
         meter.add(read_plan_part(root / "plan" / f"{schema.part_name(part)}.parquet"))
     return meter.result().as_dict()
@@ -43,11 +52,12 @@ def measure_policy(
     segment: Segment,
     workload: Workload,
     schedule: Schedule,
+    order: str,
 ) -> dict[str, Any]:
     """The balance another policy would reach on the same stream under the same bounds."""
 
     def attempt(bounds: PackingConfig) -> dict[str, Any]:
-        meter = _meter(bounds, workload, schedule, len(segment.sources))
+        meter = _meter(bounds, workload, schedule, order, len(segment.sources))
         for steps in Packer(policy, bounds, workload).steps_of(stream.chunks()):
             meter.add(steps)
         return meter.result().as_dict()
@@ -113,6 +123,7 @@ def _meter(
     bounds: PackingConfig,
     workload: Workload,
     schedule: Schedule,
+    order: str,
     num_sources: int,
     *,
     first_step: int = 0,
@@ -121,6 +132,7 @@ def _meter(
         bounds,
         workload,
         schedule=schedule,
+        order=order,
         num_sources=num_sources,
         first_step=first_step,
     )

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from packer.orders import AUTO, check_rule
 from packer.schedule import Coupling, Schedule
 from pipeline.stores.rejects import check_reasons
 
@@ -259,12 +260,51 @@ class ContextParallelSettings(_Table):
 
 
 class ParallelSettings(_Table):
-    """The cluster that the report computes times for; decides nothing in the plan."""
+    """The cluster that times are computed for, and in which order its ranks run micro-batches.
+
+    Moves no document: `micro_batch_order` is a rule of `packer.orders` that readers follow, "auto"
+    the one of least time on this cluster.
+    """
 
     dp_size: int = Field(default=1, ge=1, le=1 << 20)
     pp_size: int = Field(default=1, ge=1, le=1024)
     virtual_stages: int = Field(default=1, ge=1, le=1024)
     coupling: Coupling = "gradient_sync"
+    backward_factor: float = 2.0
+    stage_shares: tuple[int, ...] = ()
+    embedding_cost: float = 0.0
+    head_cost: float = 0.0
+    micro_batch_order: str = AUTO
+
+    @model_validator(mode="after")
+    def _possible(self) -> ParallelSettings:
+        schedule_of(self)
+        if self.micro_batch_order != AUTO:
+            check_rule(self.micro_batch_order)
+        return self
+
+    @property
+    def num_stages(self) -> int:
+        """Parts that the model is cut into."""
+        return self.pp_size * self.virtual_stages
+
+
+def schedule_of(settings: ParallelSettings) -> Schedule:
+    """The schedule that times are computed for.
+
+    Raises:
+        ValueError: settings that no schedule has.
+    """
+    return Schedule(
+        dp_size=settings.dp_size,
+        pp_size=settings.pp_size,
+        virtual_stages=settings.virtual_stages,
+        coupling=settings.coupling,
+        backward_factor=settings.backward_factor,
+        stage_shares=settings.stage_shares,
+        embedding_cost=settings.embedding_cost,
+        head_cost=settings.head_cost,
+    )
 
 
 class ShardSettings(_Table):
@@ -329,20 +369,6 @@ class RunConfig(_Table):
         """What happens when a source has no epochs left, resolved."""
         weighted = self.sources[0].weight is not None
         return self.mixture.at_source_end or ("stop" if weighted else "drop")
-
-
-def schedule_of(settings: ParallelSettings) -> Schedule:
-    """The schedule that times are computed for.
-
-    Raises:
-        ValueError: settings that no schedule has.
-    """
-    return Schedule(
-        dp_size=settings.dp_size,
-        pp_size=settings.pp_size,
-        virtual_stages=settings.virtual_stages,
-        coupling=settings.coupling,
-    )
 
 
 def _needs_no_vocabulary(source: SourceConfig) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from packer.orders import AUTO
 from packer.workload import SCALE, Workload
-from pipeline.config import RunConfig
+from pipeline.config import ParallelSettings, RunConfig
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file
 from pipeline.shard.token_store import TokenStore
@@ -25,6 +26,7 @@ def describe(
     stores: Sequence[TokenStore],
     workload: Workload,
     plan: dict[str, Any],
+    order: str,
     fingerprints: dict[str, Any],
 ) -> dict[str, Any]:
     """Every field of the manifest but `balance`, `cp` and `digests`.
@@ -36,6 +38,7 @@ def describe(
         stores: token stores in the order of `config.sources`.
         workload: the model that was planned with.
         plan: the plan stage's receipt.
+        order: rule by which ranks run their micro-batches.
         fingerprints: what each stage depended on.
     """
     rejected: dict[str, int] = {}
@@ -59,7 +62,7 @@ def describe(
             "scale": SCALE,
             "constant": workload.constant,
         },
-        "micro_batch_order": "identity",
+        "micro_batch_order": order,
         "rows_per_group": rows_per_group(config),
         "segments": [plan["segment"]],
         "totals": totals | plan["totals"],
@@ -76,6 +79,13 @@ def dtype_of(stores: Sequence[TokenStore]) -> str:
 def rows_per_group(config: RunConfig) -> int:
     """Micro-batches of a shard's row group."""
     return max(1, config.shards.row_group_tokens // config.packing.context_length)
+
+
+def order_key(settings: ParallelSettings) -> str | dict[str, Any]:
+    """What the order of micro-batches depends on: the rule that was asked for, or the cluster."""
+    order = settings.micro_batch_order
+    cluster = settings.model_dump(mode="json", exclude={"micro_batch_order"})
+    return cluster if order == AUTO else order
 
 
 def _source(root: Path, store: TokenStore) -> dict[str, Any]:

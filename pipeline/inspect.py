@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from packer.orders import run_order
 from packer.plan import slot_of
 from packer.workload import SCALE
 from pipeline.built import config_of, workload_of
@@ -154,7 +155,7 @@ def _pieces_in(batch: pa.RecordBatch, source: int, doc_id: int) -> list[dict[str
 
 
 def _runs_as(manifest: Manifest, step: int, slot: int) -> list[dict[str, int]]:
-    """For every dp_size that divides N: which rank runs the slot, as which micro-batch."""
+    """For every dp_size that divides N: which rank runs the slot, and in which turn."""
     count = manifest.segment_of(step).num_micro_batches
     places = []
     for dp_size in (size for size in range(1, count + 1) if count % size == 0):
@@ -164,7 +165,8 @@ def _runs_as(manifest: Manifest, step: int, slot: int) -> list[dict[str, int]]:
             for rank in range(dp_size)
             if slot_of(micro_batch=number, dp_rank=rank, dp_size=dp_size) == slot
         )
-        places.append({"dp_size": dp_size, "dp_rank": rank, "micro_batch": number})
+        turn = run_order(manifest.micro_batch_order, count // dp_size).index(number)
+        places.append({"dp_size": dp_size, "dp_rank": rank, "micro_batch": number, "turn": turn})
     return places
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from packer.packing.packer import PackingError
-from packer.schedule import Schedule
+from packer.schedule import Coupling, Schedule
 from packer.stream import Stream
 from packer.workload import Workload
 from pipeline.balance import measure_cp, measure_plan, measure_policy
 from pipeline.built import check_parts, config_of, stores_of, workload_of
-from pipeline.config import ConfigError, schedule_of
+from pipeline.config import ConfigError, ParallelSettings, schedule_of
 from pipeline.planning.mixing import open_stream
 from pipeline.shard.manifest import Segment, load_manifest
 from pipeline.shares import measure_sources
@@ -21,13 +21,24 @@ BASELINES = ("concat", "reorder")
 fit."""
 
 
-def report(root: Path, *, dp_size: int | None = None, pp_size: int | None = None) -> dict[str, Any]:
+def report(
+    root: Path,
+    *,
+    dp_size: int | None = None,
+    pp_size: int | None = None,
+    virtual_stages: int | None = None,
+    coupling: Coupling | None = None,
+) -> dict[str, Any]:
     """The figures of `steelyard report`, in JSON types.
 
     Args:
         root: the set's directory.
         dp_size: data-parallel ranks that times are computed for; as configured where not given.
-        pp_size: pipeline stages, likewise.
+        pp_size: pipeline-parallel ranks, likewise.
+        virtual_stages: model chunks of one, likewise.
+        coupling: when data-parallel ranks wait for each other, likewise.
+
+    With another number of stages than configured they are equal, whatever the configured shares.
 
     Returns:
         Totals of the manifest; the plan's balance of the first segment at the top level; `cp` by
@@ -35,20 +46,21 @@ def report(root: Path, *, dp_size: int | None = None, pp_size: int | None = None
         (`pipeline.shares`); `baselines` by policy, None for one that has no plan within the bounds.
 
     Raises:
-        ConfigError: `dp_size` does not divide the micro-batches of a step.
+        ConfigError: a schedule that cannot be, or that cannot run the micro-batches of a step.
         FormatError: `root` holds no finished set.
     """
     manifest = load_manifest(root)
     config = config_of(manifest)
     workload = workload_of(manifest)
-    given = {"dp_size": dp_size, "pp_size": pp_size}
-    changes = {name: size for name, size in given.items() if size is not None}
     segment = manifest.segments[0]
-    try:
-        schedule = schedule_of(config.parallel.model_copy(update=changes))
-        schedule.num_per_rank(segment.num_micro_batches)
-    except ValueError as error:
-        raise ConfigError(f"report: {error}") from error
+    given = {
+        "dp_size": dp_size,
+        "pp_size": pp_size,
+        "virtual_stages": virtual_stages,
+        "coupling": coupling,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    schedule = _schedule(config.parallel, changes, segment.num_micro_batches)
     check_parts(manifest, ("plan/", *(f"cp={size}/" for size in manifest.cp_sizes)))
     by_degree = {
         degree: {"strategy": plan["strategy"], **measure_cp(root, manifest.segments, int(degree))}
@@ -56,6 +68,7 @@ def report(root: Path, *, dp_size: int | None = None, pp_size: int | None = None
     }
     smallest = by_degree[min(by_degree, key=int)] if by_degree else {}
     stream = open_stream(stores_of(manifest), config)
+    order = config.parallel.micro_batch_order  # each policy with its best, where that is asked
     return {
         **manifest.totals,
         "policy": segment.policy,
@@ -63,20 +76,39 @@ def report(root: Path, *, dp_size: int | None = None, pp_size: int | None = None
         "intake_tokens": segment.intake_tokens,
         "context_length": segment.context_length,
         "max_tokens": segment.max_tokens,
-        **measure_plan(root, segment, workload, schedule),
+        **measure_plan(root, segment, workload, schedule, manifest.micro_batch_order),
         **{name: smallest[name] for name in ("cp_attention", "cp_tokens") if smallest},
         "cp": by_degree,
         "sources": measure_sources(root, segment, manifest.sources, stream),
         "baselines": {
-            policy: _baseline(policy, stream, segment, workload, schedule) for policy in BASELINES
+            policy: _baseline(policy, stream, segment, workload, schedule, order)
+            for policy in BASELINES
         },
     }
 
 
+def _schedule(settings: ParallelSettings, changes: dict[str, Any], num: int) -> Schedule:
+    """The schedule as configured but for the changes."""
+    changed = settings.model_copy(update=changes)
+    if changed.num_stages != settings.num_stages:
+        changed = changed.model_copy(update={"stage_shares": ()})
+    try:
+        schedule = schedule_of(changed)
+        schedule.num_per_rank(num)
+    except ValueError as error:
+        raise ConfigError(f"report: {error}") from error
+    return schedule
+
+
 def _baseline(
-    policy: str, stream: Stream, segment: Segment, workload: Workload, schedule: Schedule
+    policy: str,
+    stream: Stream,
+    segment: Segment,
+    workload: Workload,
+    schedule: Schedule,
+    order: str,
 ) -> dict[str, Any] | None:
     try:
-        return measure_policy(policy, stream, segment, workload, schedule)
+        return measure_policy(policy, stream, segment, workload, schedule, order)
     except PackingError:
         return None

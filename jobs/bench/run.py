@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jobs.bench import balance, build, huge, machine, memory, packing
+from jobs.bench import balance, build, huge, machine, memory, orders, packing
 
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "packing": packing.run,
     "balance": balance.run,
+    "orders": orders.run,
     "build": build.run,
     "memory": memory.run,
     "huge": huge.run,

@@ -49,6 +49,25 @@ def balance_table(rows: Rows) -> list[str]:
     return lines
 
 
+def orders_table(rows: Rows) -> list[str]:
+    """Schedule time heaviest first, and under the best rule, a column a policy."""
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    lines = [
+        f"| N | dp, pp | ranks in lockstep | {' | '.join(f'`{name}`' for name in policies)} |",
+        "|---" * (3 + len(policies)) + "|",
+    ]
+    cells: dict[tuple[Any, ...], list[str]] = {}
+    for row in rows:
+        chunks = f" x {row['virtual_stages']}" if row["virtual_stages"] > 1 else ""
+        lockstep = "yes" if row["coupling"] == "lockstep" else "no"
+        cluster = f"{row['dp_size']}, {row['pp_size']}{chunks}"
+        cell = f"{row['plain']:.3f}, {row['best']:.3f} `{row['order']}`"
+        cells.setdefault((row["num_micro_batches"], cluster, lockstep), []).append(cell)
+    for key, mine in cells.items():
+        lines.append("| " + " | ".join([*map(str, key), *mine]) + " |")
+    return lines
+
+
 def build_table(rows: Rows) -> list[str]:
     """The build beside the bare library."""
     lines = [
@@ -127,6 +146,7 @@ def _words(text: str) -> str:
 TABLES: dict[str, Callable[[Rows], list[str]]] = {
     "packing": packing_table,
     "balance": balance_table,
+    "orders": orders_table,
     "build": build_table,
     "memory": memory_table,
     "huge": huge_table,

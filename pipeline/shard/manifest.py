@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
+from packer.orders import ORDERS
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.tables import FormatError, NotInSet, read_bytes, read_table
@@ -33,8 +34,6 @@ __all__ = [
 
 EVERYTHING = 1 << 62
 """More tokens than any document has."""
-MICRO_BATCH_ORDERS = ("identity",)
-"""Rules by which ranks may permute their micro-batches that this version knows."""
 Result = TypeVar("Result")
 
 
@@ -304,10 +303,10 @@ def _check(manifest: Manifest, steps: pa.Table, path: Path) -> None:
         raise FormatError(
             f"dtype is {manifest.dtype!r}, must be one of {[*schema.TOKEN_TYPES]}", path=path
         )
-    if manifest.micro_batch_order not in MICRO_BATCH_ORDERS:
+    if manifest.micro_batch_order not in ORDERS:
         raise FormatError(
             f"micro_batch_order {manifest.micro_batch_order!r} is not known; this "
-            f"program knows {list(MICRO_BATCH_ORDERS)}",
+            f"program knows {list(ORDERS)}",
             path=path,
         )
     positive = [(manifest.workload, "crossover"), (manifest, "rows_per_group")]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from packer.plan import slot_of
+from packer.orders import slots_of_rank
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.manifest import Manifest, load_manifest
@@ -145,10 +145,12 @@ class Reader(ABC):
                 f"dp_size {dp_size} does not divide the {slots} micro-batches of step {step}; "
                 f"use one of {allowed}, or plan with another num_micro_batches"
             )
-        return [
-            slot_of(micro_batch=index, dp_rank=dp_rank, dp_size=dp_size)
-            for index in range(slots // dp_size)
-        ]
+        return slots_of_rank(
+            self.manifest.micro_batch_order,
+            dp_rank=dp_rank,
+            dp_size=dp_size,
+            num=slots // dp_size,
+        )
 
     def _check_cp(self, cp_rank: int, cp_size: int) -> None:
         if cp_size != 1 and cp_size not in self.manifest.cp_sizes:

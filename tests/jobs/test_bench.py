@@ -21,7 +21,7 @@ from jobs.bench.peers.convert import parse_ranks, tokenizer_json
 from jobs.bench.peers.ids import Contents, contents
 from jobs.bench.peers.run import compare
 from jobs.bench.processes import Usage, measure
-from jobs.bench.tables import huge_table, peers_table
+from jobs.bench.tables import huge_table, orders_table, peers_table
 
 EOS = 9
 PATTERN = r"\p{L}+|\s+|[^\p{L}\s]+"
@@ -69,6 +69,22 @@ def test_the_table_of_huge_documents_shows_ratios_and_reasons() -> None:
     assert huge_table(rows)[2:] == [
         "| `hf` | 64 MB | 20.0 | 30.0 | 1.50 | 100 MiB | 1,500 MiB |",
         "| `other` | 64 MB | huge: it panicked | | | | |",
+    ]
+
+
+def test_the_table_of_orders_has_a_line_a_cluster_and_a_column_a_policy() -> None:
+    row = {"num_micro_batches": 16, "dp_size": 4, "pp_size": 4, "virtual_stages": 1}
+    plain = row | {"coupling": "gradient_sync", "plain": 1.25, "best": 1.1249, "order": "middle"}
+    other = row | {"virtual_stages": 2, "coupling": "lockstep"}
+    best = {"plain": 1.5, "best": 1.5, "order": "identity"}
+    rows = [
+        {"policy": name, **kind} for name in ("wlb", "reorder") for kind in (plain, other | best)
+    ]
+    assert orders_table(rows) == [
+        "| N | dp, pp | ranks in lockstep | `wlb` | `reorder` |",
+        "|---|---|---|---|---|",
+        "| 16 | 4, 4 | no | 1.250, 1.125 `middle` | 1.250, 1.125 `middle` |",
+        "| 16 | 4, 4 x 2 | yes | 1.500, 1.500 `identity` | 1.500, 1.500 `identity` |",
     ]
 
 

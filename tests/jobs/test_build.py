@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from jobs import tokenizing
 from jobs.build import OtherConfiguration, build
 from jobs.executor import LocalExecutor, RayExecutor
 from jobs.tokenizing import find_corpora
-from pipeline.config import JobSettings, RejectSettings, RunConfig
+from packer.clock import choose_order, even_step_times, step_times
+from packer.orders import ORDERS
+from packer.schedule import Schedule
+from pipeline.config import JobSettings, ParallelSettings, RejectSettings, RunConfig
 from pipeline.lock import Busy, exclusive
 from pipeline.planning.plan import PlanError
+from pipeline.planning.plan_parts import read_plan_part
 from pipeline.reading.listing import SourceError
 from pipeline.report import report
+from pipeline.shard.manifest import load_manifest
+from pipeline.shard.reader import open_shards
 from pipeline.stores.rejects import RejectsError
 from pipeline.tokenizer.resolve import resolve_tokenizer
 from pipeline.verify import verify
@@ -87,6 +95,42 @@ def test_a_finished_set_of_another_configuration_is_refused(config: RunConfig, b
     degrees = config.context_parallel.model_copy(update={"sizes": (3,)})
     with pytest.raises(OtherConfiguration, match=r"context_parallel.*steelyard replan"):
         build(config.model_copy(update={"context_parallel": degrees}), built, QUIET)
+
+
+def test_micro_batches_run_in_the_order_of_least_time(
+    config: RunConfig, built: Path, tmp_path: Path
+) -> None:
+    schedule = Schedule(dp_size=1, pp_size=4)
+    parallel = ParallelSettings(dp_size=1, pp_size=4)
+    found = build(config.model_copy(update={"parallel": parallel}), tmp_path, QUIET, dry_run=True)
+    steps = [read_plan_part(path) for path in sorted((tmp_path / "plan").iterdir())]
+    work = np.concatenate([part.row_workload for part in steps]).reshape(-1, 4)
+    times = {rule: int(step_times(work, schedule, order=rule).sum()) for rule in ORDERS}
+    order = found.balance["micro_batch_order"]
+    assert order == choose_order(times) != "identity"
+    even = int(even_step_times(work.sum(axis=1), 4, schedule).sum()) / 256
+    assert found.balance["schedule_time"] == pytest.approx(times[order] / even, rel=1e-12)
+    manifest = load_manifest(built)
+    assert manifest.micro_batch_order == manifest.balance["micro_batch_order"]
+
+
+def test_a_given_order_is_taken_and_a_finished_set_keeps_its_own(
+    config: RunConfig, built: Path, tmp_path: Path
+) -> None:
+    def asked(**changes: Any) -> RunConfig:
+        return config.model_copy(update={"parallel": config.parallel.model_copy(update=changes)})
+
+    build(asked(micro_batch_order="light_last_1"), tmp_path, QUIET)
+    reader = open_shards(tmp_path)
+    slots = [view.slot for view in reader.micro_batches(0, dp_rank=0, dp_size=1)]
+    assert slots == [2, 1, 0, 3]
+    verify(tmp_path)
+    order = load_manifest(built).micro_batch_order
+    with pytest.raises(OtherConfiguration, match=rf"micro_batch_order = '{order}' to keep it"):
+        build(asked(dp_size=4), built, QUIET)
+    with pytest.raises(OtherConfiguration, match=rf"order '{order}', chosen for another"):
+        build(asked(micro_batch_order="light_last_1"), built, QUIET)
+    assert build(asked(dp_size=4, micro_batch_order=order), built, QUIET).finished
 
 
 def test_a_dry_run_plans_and_publishes_nothing(

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.cli import app, exit_status, main
+from packer.orders import run_order
 from pipeline.config import ConfigError
 from pipeline.verify import VerifyError
 from tests.bad_corpus import EXPECTED, FOLDERS, TRUNCATED, write_bad_corpus
@@ -73,14 +74,21 @@ def test_build_verify_report_inspect(built: Path, capsys: pytest.CaptureFixture[
     assert [source["name"] for source in figures["sources"]] == ["lines", "mixed"]
     assert run("report", str(built)) == 0
     shown = capsys.readouterr().out
-    for words in ("this set", "mixture", "set aside", "1.00 of 1"):
+    for words in ("this set", "mixture", "set aside", "1.00 of 1", "dp 2, pp 2\n"):
         assert words in shown
+    options = ("--dp-size", "1", "--pp-size", "2", "--virtual-stages", "2", "--lockstep")
+    assert run("report", str(built), *options) == 0
+    assert "dp 1, pp 2 x 2, lockstep" in capsys.readouterr().out
     assert run("inspect", str(built), "--step", "2", "--slot", "1", "--text", "20", "--json") == 0
     batch = json.loads(capsys.readouterr().out)
     assert sum(piece["tokens"] for piece in batch["pieces"]) == batch["tokens"]
     assert sum(rank["tokens"] for rank in batch["cp"]["4"]) == batch["tokens"]
     assert all(piece["text"] for piece in batch["pieces"])
+    turns = {place["dp_size"]: place["turn"] for place in batch["runs_as"]}
+    four, two = (run_order(figures["micro_batch_order"], num) for num in (4, 2))
+    assert turns == {1: four.index(1), 2: two.index(0), 4: 0}
     assert run("inspect", str(built), "--step", "2") == 0
+    assert f"turn {four.index(0)} of rank 0 at dp 1" in capsys.readouterr().out
 
 
 def test_a_document_is_found_again_in_its_file_and_in_the_plan(
@@ -223,6 +231,14 @@ def test_simulate_reads_lengths_from_where_they_are(
         assert [row["policy"] for row in rows] == ["concat", "reorder"]
         assert rows[0]["displacement_max"] == 0
         assert all(row["documents_per_s"] > 0 for row in rows)
+    arguments += ["--dp", "1", "--pp", "4", "--virtual-stages", "2", "--lockstep", "--json"]
+    times = {}
+    for order in ("identity", "light_first_1", "auto"):
+        assert run(*arguments, "--micro-batch-order", order) == 0
+        row = json.loads(capsys.readouterr().out)[1]
+        assert (row["virtual_stages"], row["coupling"]) == (2, "lockstep")
+        times[order] = row["schedule_time"]
+    assert times["auto"] <= min(times.values()) < times["identity"]
     assert run("simulate", "--lengths", str(tmp_path / "x.csv"), *shape) == 2
     assert "expected fig3, FILE.npy" in capsys.readouterr().err
 
@@ -235,6 +251,9 @@ def test_simulate_reads_lengths_from_where_they_are(
         (["report", "BUILT", "--dp-size", "3"], "dp_size 3 does not divide the 4"),
         (["simulate", "SHAPE", "--policies", "best"], "no packing policy 'best'"),
         (["simulate", "SHAPE", "--dp-size", "3"], "dp_size 3 does not divide"),
+        (["report", "BUILT", "--pp-size", "4", "--virtual-stages", "2"], "groups of pp_size 4"),
+        (["simulate", "SHAPE", "--virtual-stages", "2"], "nothing to interleave"),
+        (["simulate", "SHAPE", "--micro-batch-order", "up"], "no micro_batch_order 'up'"),
         (["simulate", "SHAPE", "--max-tokens", "50"], "less than context_length"),
         (["simulate", "SHAPE", "--steps", "1000000000"], "lower --steps"),
         (["simulate", "SHAPE", "--objective", "schedule"], "objective 'schedule' is not known"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer.clock import step_times
 from packer.lengths import fig3_lengths
 from packer.measures import BalanceMeter
 from packer.packing.packer import pack
@@ -116,6 +117,29 @@ def test_measures_are_their_definitions(dp_size: int) -> None:
         assert found[name] == pytest.approx(value, rel=1e-4), name
     assert meter.result().displacement_mean > 0
     assert meter.result().schedule_time > 1
+
+
+def test_schedule_time_is_the_clocks_at_every_schedule_and_order() -> None:
+    steps, config = packed_steps(seed=1)
+    work, tokens = steps.row_workload.reshape(-1, 4), steps.row_tokens.reshape(-1, 4)
+    schedule = Schedule(dp_size=2, pp_size=2, virtual_stages=2, coupling="lockstep", head_cost=0.3)
+    found = {}
+    for order in ("identity", "light_first_1", "auto"):
+        meter = BalanceMeter(config, WORKLOAD, schedule=schedule, order=order, num_sources=3)
+        meter.add(steps)
+        found[order] = meter.result()
+    assert (found["auto"].virtual_stages, found["auto"].coupling) == (2, "lockstep")
+    assert found["light_first_1"].micro_batch_order == "light_first_1"
+    times = {
+        order: int(step_times(work, schedule, tokens=tokens, order=order).sum())
+        for order in found
+        if order != "auto"
+    }  # two micro-batches a rank: no rule does more than these
+    for order, time in times.items():
+        ratio = time / times["identity"] * found["identity"].schedule_time
+        assert found[order].schedule_time == pytest.approx(ratio)
+    assert found["auto"].schedule_time == min(row.schedule_time for row in found.values())
+    assert times["identity"] != times["light_first_1"]
 
 
 @given(st.data())

@@ -4,11 +4,13 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from packer.orders import ORDERS
 from pipeline.shard.manifest import FormatError, load_manifest
 from pipeline.shard.micro_batch import MicroBatch
 from pipeline.shard.reader import Reader, open_plan, open_shards
@@ -31,6 +33,13 @@ def directory(data: SetData, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=[open_shards, open_plan])
 def reader(request: pytest.FixtureRequest, directory: Path) -> Reader:
     return request.param(directory)
+
+
+def write_manifest(directory: Path, manifest: dict[str, object]) -> None:
+    text = json.dumps(manifest)
+    (directory / "manifest.json").write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (directory / "manifest.sha256").write_text(digest + "\n")
 
 
 def everything(reader: Reader) -> list[MicroBatch]:
@@ -89,6 +98,22 @@ def test_slots_are_dealt_back_and_forth(reader: Reader):
     for dp_rank in range(2):
         views = list(reader.micro_batches(3, dp_rank=dp_rank, dp_size=2))
         assert [(view.step, view.slot) for view in views] == [(3, dp_rank)]
+
+
+@pytest.mark.parametrize("rule", ORDERS)
+@pytest.mark.parametrize("open_reader", [open_shards, open_plan])
+def test_ranks_follow_the_manifests_order(
+    tmp_path: Path, data: SetData, rule: str, open_reader: Callable[[Path], Reader]
+):
+    directory = data.write(tmp_path)
+    write_manifest(directory, data.manifest | {"micro_batch_order": rule})
+    reader = open_reader(directory)
+    expected = ORDERS[rule](SLOTS)  # at dp 1 a rank's micro-batches are the slots
+    views = list(reader.micro_batches(0, dp_rank=0, dp_size=1))
+    assert [view.slot for view in views] == expected
+    shapes = reader.shapes(0, dp_rank=0, dp_size=1)
+    assert shapes[:, 0].tolist() == [len(view.tokens) for view in views]
+    assert {tuple(ORDERS[name](SLOTS)) for name in ORDERS} == {(0, 1), (1, 0)}
 
 
 def test_any_step_can_be_read_first(directory: Path):
@@ -233,10 +258,7 @@ def test_a_manifest_of_another_kind_is_refused(
     tmp_path: Path, data: SetData, change: dict[str, object], message: str
 ):
     directory = data.write(tmp_path)
-    text = json.dumps(data.manifest | change)
-    (directory / "manifest.json").write_text(text)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    (directory / "manifest.sha256").write_text(digest + "\n")
+    write_manifest(directory, data.manifest | change)
     with pytest.raises(FormatError, match=message):
         load_manifest(directory)
 
