@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from packer.workload import SCALE, Workload
+from packer.workload import Workload
 from pipeline.config import RunConfig
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file
@@ -53,12 +53,7 @@ def describe(
         "dtype": dtype_of(stores),
         "tokenizer": identity.as_dict(),
         "sources": [_source(root, store) for store in stores],
-        "workload": {
-            "model": "quadratic",
-            "crossover": workload.crossover,
-            "scale": SCALE,
-            "constant": workload.constant,
-        },
+        "workload": workload.as_dict(),
         "micro_batch_order": "identity",
         "rows_per_group": rows_per_group(config),
         "segments": [plan["segment"]],
