@@ -23,8 +23,8 @@ class Hardware:
 
     Modelled of a layer's forward pass, for one token of a rank: its matrix products over `tp_size`
     GPUs; with tensor and sequence parallelism an all-gather and a reduce-scatter of the hidden
-    state around each of its two blocks; with context parallelism the keys and values of the
-    `cp_size` - 1 other tokens that the group takes in meanwhile, gathered by all layers with
+    state around each of its blocks, two mostly; with context parallelism the keys and values of
+    the `cp_size` - 1 other tokens that the group takes in meanwhile, gathered by all layers with
     attention. Nothing overlaps; give a bandwidth that is larger by what does. Not modelled:
     element-wise work, the exchange of experts, the gathering of parameters (constant for a
     micro-batch: `constant_tokens`). A profile has all of it.
@@ -68,7 +68,8 @@ class Hardware:
 
     def _layer_time(self, hidden_size: int, layer: Layer) -> float:
         products = layer.linear_flops / (self.tp_size * self.gemm_flops)
-        state = 4 * hidden_size * self.element_bytes * (self.tp_size - 1) / self.tp_size
+        sent = 2 * layer.blocks * hidden_size * self.element_bytes  # gathered and scattered
+        state = sent * (self.tp_size - 1) / self.tp_size
         keys = layer.kv_width * self.element_bytes * (self.cp_size - 1) / self.tp_size
         return products + state / self.tp_bytes_per_s + keys / self.cp_bytes_per_s
 

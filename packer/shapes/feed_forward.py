@@ -5,15 +5,31 @@ from __future__ import annotations
 from packer.shapes.fields import ELSEWHERE, Config, number, numbers, positive
 
 UNGATED = frozenset(
-    {"apertus", "arcee", "gpt_neox", "nanochat", "nemotron", "persimmon", "phi", "starcoder2"}
+    {
+        "apertus",
+        "arcee",
+        "gpt_neox",
+        "nanochat",
+        "nemotron",
+        "nemotron_h",
+        "persimmon",
+        "phi",
+        "starcoder2",
+    }
 )
 """Models with two matrices, up and down; all others have a gate beside them."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+_SHARED_WIDTHS = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
 _ACTIVE = ("num_experts_per_tok", "experts_per_token", "moe_k")
 
 
-def feed_forward_flops(config: Config, layer: int) -> int:
-    """Forward FLOPs a token of a layer's feed-forward block, its router included.
+def feed_forward_flops(config: Config, *, sparse: bool) -> int:
+    """Forward FLOPs a token of a feed-forward block, its router included.
+
+    Args:
+        config: of the model.
+        sparse: whether the block has experts, if the model has any.
 
     Raises:
         ValueError: experts that are named in a way not known.
@@ -21,10 +37,9 @@ def feed_forward_flops(config: Config, layer: int) -> int:
     hidden = positive(config, "hidden_size")
     matrices = 2 if config.get("model_type") in UNGATED else 3
     experts = number(config, *_EXPERTS, default=0)
-    if not experts:
-        _check_no_experts(config)
+    _check_experts(config, experts)
     shared = number(config, "shared_intermediate_size", default=0)  # Granite: beside everything
-    if experts and is_sparse(config, layer):
+    if experts and sparse:
         expert = positive(config, "moe_intermediate_size", "intermediate_size")
         width = positive(config, *_ACTIVE) * expert + shared + _shared_width(config, expert)
         return 2 * hidden * (matrices * width + experts)
@@ -60,15 +75,18 @@ def _shared_width(config: Config, expert: int) -> int:
     """Width of the experts that every token meets."""
     if config.get("model_type") == "llama4_text":
         return expert
-    if config.get("shared_expert_intermediate_size"):
-        return number(config, "shared_expert_intermediate_size")
-    return expert * number(config, "n_shared_experts", "moe_num_shared_experts", default=0)
+    width = number(config, *_SHARED_WIDTHS, default=0)
+    return width or expert * number(config, *_SHARED, default=0)
 
 
-def _check_no_experts(config: Config) -> None:
+def _check_experts(config: Config, experts: int) -> None:
+    """Refuse counts and widths of experts that have a name not known."""
+    known = {*_EXPERTS, *_ACTIVE, *_SHARED, *_SHARED_WIDTHS}
     for name, value in config.items():
-        is_count = isinstance(value, int) and not isinstance(value, bool) and value > 1
-        if "expert" in name and is_count and name not in _ACTIVE:
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        matters = "shared_expert" in name if experts else "expert" in name and value != 1
+        if is_count and matters and name not in known:
             raise ValueError(
-                f"the model has {name} = {value}, but none of {', '.join(_EXPERTS)}; {ELSEWHERE}"
+                f"the model has {name} = {value}, which is not understood; names that are known: "
+                f"{', '.join(sorted(known))}; {ELSEWHERE}"
             )

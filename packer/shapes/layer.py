@@ -31,6 +31,8 @@ class Layer:
     """What a query sees of its piece: "full", "window" or "chunk"."""
     span: int = 0
     """Tokens of the window or chunk."""
+    blocks: int = 2
+    """Blocks with a residual around each: a mixer and a feed-forward, or one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def latent_attention(config: Config) -> Mixer:
 def recurrent(config: Config) -> Mixer:
     """What has a state in the place of attention: a delta net or Mamba-2, by the fields given."""
     if config.get("mamba_d_state") and not config.get("linear_num_value_heads"):
-        return mamba2(config)
+        return _mamba2_of_granite(config)
     return delta_net(config)
 
 
@@ -73,16 +73,25 @@ def delta_net(config: Config) -> Mixer:
     return Mixer(linear_flops=2 * weights + STATE_FLOPS * state)
 
 
-def mamba2(config: Config) -> Mixer:
-    """Mamba-2 (arXiv 2405.21060) as Granite 4 and Bamba name its sizes: linear in tokens.
+def mamba2(*, hidden: int, inner: int, heads: int, state: int, groups: int, kernel: int) -> Mixer:
+    """Mamba-2 (arXiv 2405.21060): linear in tokens.
 
     Projections to gate, inputs, B, C and a step a head; a short convolution over inputs, B and C;
-    the state of inputs x `mamba_d_state` numbers.
+    the state of inputs x `state` numbers.
     """
-    hidden = positive(config, "hidden_size")
-    inner = positive(config, "mamba_expand", default=2) * hidden
-    state = positive(config, "mamba_d_state")
-    groups = positive(config, "mamba_n_groups", default=1) * state
-    weights = hidden * (2 * inner + 2 * groups + positive(config, "mamba_n_heads"))
-    weights += positive(config, "mamba_d_conv", default=4) * (inner + 2 * groups) + inner * hidden
+    shared = 2 * groups * state  # B and C
+    weights = hidden * (2 * inner + shared + heads) + inner * hidden
+    weights += kernel * (inner + shared)
     return Mixer(linear_flops=2 * weights + STATE_FLOPS * inner * state)
+
+
+def _mamba2_of_granite(config: Config) -> Mixer:
+    hidden = positive(config, "hidden_size")
+    return mamba2(
+        hidden=hidden,
+        inner=positive(config, "mamba_expand", default=2) * hidden,
+        heads=positive(config, "mamba_n_heads"),
+        state=positive(config, "mamba_d_state"),
+        groups=positive(config, "mamba_n_groups", default=1),
+        kernel=positive(config, "mamba_d_conv", default=4),
+    )

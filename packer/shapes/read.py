@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from packer.shapes import kinds, mixers
-from packer.shapes.feed_forward import feed_forward_flops
+from packer.shapes.feed_forward import feed_forward_flops, is_sparse
 from packer.shapes.fields import ELSEWHERE, Config, positive
 from packer.shapes.layer import Layer, ModelShape
+from packer.shapes.one_block import MODEL_TYPE, OWN_FIELDS, one_block_layers
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "cohere2": {"sliding_window": 4096},
@@ -40,13 +41,14 @@ _NOT_UNDERSTOOD = {
     "global_head_dim": "heads of two sizes",
     "hybrid_layer_pattern": "layers of two kinds of heads",
     "hybrid_override_pattern": "layers of one block each",
+    "layers_block_type": "layers of one block each",
     "index_topk": "sparse attention by an indexer",
     "linear_attn_config": "Kimi's linear attention",
     "lru_width": "recurrent blocks",
     "moe_latent_size": "experts on latents",
     "num_kv_shared_layers": "layers that share keys",
     "ssm_cfg": "Mamba's names",
-    "ssm_state_size": "Nemotron-H's layers of one block each",
+    "ssm_state_size": "Nemotron-H's names",
     "state_size": "Mamba's names",
 }
 """Fields of models whose cost would be read wrongly, and what they stand for."""
@@ -58,8 +60,8 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     Known are decoders that use the names of Llama: dense, of any number of key-value heads; with
     experts (Mixtral, Qwen, DeepSeek, GLM, Ernie, Granite, gpt-oss, Llama 4); multi-head latent
     attention; sliding windows and chunks, by `layer_types` or the model's own rule; linear
-    attention of Qwen3-Next and Mamba-2 of Granite and Bamba. A `model_type` that is not known is
-    read by the names of its fields. Of multimodal models the text part is read.
+    attention of Qwen3-Next, Mamba-2 of Granite, Bamba and Nemotron-H. A `model_type` that is not
+    known is read by the names of its fields. Of multimodal models the text part is read.
 
     Raises:
         ValueError: a field is missing, or stands for something that would be read wrongly.
@@ -69,29 +71,35 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         raise ValueError(f"the model's text_config is {text!r}, not an object; {ELSEWHERE}")
     given = {name: value for name, value in text.items() if value is not None}
     whole = _DEFAULTS.get(str(text.get("model_type")), {}) | given
-    found = kinds.kinds_of_layers(_checked(whole))
-    if kinds.LINEAR not in found and any(name.startswith("mamba_") for name in whole):
-        raise ValueError(f"the model has Mamba, but it is not said in which layers; {ELSEWHERE}")
-    return ModelShape(
-        hidden_size=positive(whole, "hidden_size"),
-        layers=tuple(_layer(whole, layer, kind) for layer, kind in enumerate(found)),
-    )
+    layers = _layers(_checked(whole))
+    return ModelShape(hidden_size=positive(whole, "hidden_size"), layers=layers)
 
 
 def _checked(config: Config) -> Config:
     if config.get("is_encoder_decoder"):
         raise ValueError(f"the model has an encoder, and its pieces no causal mask; {ELSEWHERE}")
+    own = OWN_FIELDS if config.get("model_type") == MODEL_TYPE else ()
     for name, what in _NOT_UNDERSTOOD.items():
-        if config.get(name):
+        if config.get(name) and name not in own:
             raise ValueError(f"the model has {name} ({what}), which is not understood; {ELSEWHERE}")
     return config
 
 
+def _layers(config: Config) -> tuple[Layer, ...]:
+    if config.get("model_type") == MODEL_TYPE:
+        return one_block_layers(config)
+    found = kinds.kinds_of_layers(config)
+    if kinds.LINEAR not in found and any(name.startswith("mamba_") for name in config):
+        raise ValueError(f"the model has Mamba, but it is not said in which layers; {ELSEWHERE}")
+    return tuple(_layer(config, layer, kind) for layer, kind in enumerate(found))
+
+
 def _layer(config: Config, number: int, kind: str) -> Layer:
     mixer = mixers.recurrent(config) if kind == kinds.LINEAR else mixers.attention(config)
+    forward = feed_forward_flops(config, sparse=is_sparse(config, number))
     mask, span = kinds.mask_of(config, kind)
     return Layer(
-        linear_flops=mixer.linear_flops + feed_forward_flops(config, number),
+        linear_flops=mixer.linear_flops + forward,
         pair_flops=mixer.pair_flops,
         kv_width=mixer.kv_width,
         mask=mask,

@@ -41,6 +41,13 @@ def test_a_tensor_parallel_group_sends_the_hidden_state_four_times_a_layer() -> 
     assert crossover(replace(EVEN, tp_size=2, tp_bytes_per_s=32.0)) == 2 * 4 * 1000 // 4
 
 
+def test_a_layer_of_one_block_sends_it_twice() -> None:
+    layers = tuple(replace(layer, blocks=1) for layer in SHAPE.layers)
+    hardware = replace(EVEN, tp_size=2, tp_bytes_per_s=32.0)
+    found = workload_of_model(replace(SHAPE, layers=layers), hardware)
+    assert found.crossover == 2 * (2 + 1) * 1000 // 4
+
+
 def test_a_context_parallel_group_gathers_keys_and_values_of_the_others() -> None:
     # A layer: 4 s of products; 3 other tokens' 32 numbers of 2 bytes = 192 bytes at 48 bytes/s.
     hardware = replace(EVEN, cp_size=4, cp_bytes_per_s=48.0)

@@ -113,17 +113,22 @@ def manifest_with(model: Workload) -> Manifest:
     return cast(Manifest, SimpleNamespace(workload=workload, directory=Path()))
 
 
-def tables(highest: float) -> st.SearchStrategy[Table]:
-    """Points whose tokens and times increase."""
-    steps = st.lists(
-        st.tuples(st.integers(1, 5000), st.floats(1e-3, highest)), min_size=2, max_size=8
-    )
-    return steps.map(
-        lambda points: Table(
-            tokens=tuple(np.cumsum([step for step, _ in points]).tolist()),
-            time=tuple(np.cumsum([time for _, time in points]).tolist()),
-        )
-    )
+points = st.lists(st.tuples(st.integers(1, 5000), st.floats(1e-3, 1e3)), min_size=2, max_size=8)
+
+
+def table(points: list[tuple[int, float]], last: float | None = None) -> Table:
+    """Points whose tokens and times increase by so much, times scaled to end at `last`."""
+    tokens, time = np.cumsum([step for step, _ in points]), np.cumsum([time for _, time in points])
+    scale = 1.0 if last is None else last / time[-1]
+    return Table(tokens=tuple(tokens.tolist()), time=tuple((time * scale).tolist()))
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> Profile:
+    linear, attention = table(draw(points)), draw(points)
+    share = draw(st.floats(1e-3, 0.5))  # of the longest piece's time a token
+    last = share * linear.time[-1] / linear.tokens[-1] * sum(step for step, _ in attention)
+    return Profile(linear=linear, attention=table(attention, last))
 
 
 spans = st.builds(
@@ -139,11 +144,7 @@ models = st.one_of(
         crossover=st.none() | st.integers(1, 10_000),
         spans=st.lists(spans, max_size=3).map(tuple),
     ),
-    st.builds(
-        Workload,
-        crossover=st.none(),
-        profile=st.builds(Profile, linear=tables(1e3), attention=tables(1.0)),
-    ),
+    st.builds(Workload, crossover=st.none(), profile=profiles()),
 )
 
 
