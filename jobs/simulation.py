@@ -65,6 +65,7 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
     if request.objective != "max":
         raise ConfigError(f"objective {request.objective!r} is not known; this version has max")
     workload, thresholds = _workload(request), _thresholds(request.thresholds)
+    log.info("workload: %s", workload)
     lengths = load_lengths(request)
     try:
         return simulate(

@@ -105,6 +105,19 @@ class Workload:
         if not 0 <= self.constant < 1 << 53:
             raise ValueError(f"constant is {self.constant}; it must be 0 to 2^53 - 1")
 
+    def __str__(self) -> str:
+        if self.profile is not None:
+            points = len(self.profile.attention.tokens)
+            return (
+                f"a profile of {points} points up to {self.profile.attention.tokens[-1]:,} tokens"
+            )
+        kinds = [] if self.crossover is None else [f"crossover {self.crossover:,} tokens"]
+        kinds += [
+            f"{span.crossover:,} of layers with a {span.mask} of {span.tokens:,}"
+            for span in self.spans
+        ]
+        return "; ".join(kinds) or "by the token alone"
+
     def of(self, tokens: np.ndarray) -> np.ndarray:
         """The workload of pieces, int64, same shape.
 

@@ -113,6 +113,20 @@ def test_the_quadratic_model_is_written_as_it_always_was() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("quadratic", "crossover 47,100 tokens"),
+        ("window", "crossover 96,768 tokens; 50 of layers with a window of 9"),
+        ("chunk", "3 of layers with a chunk of 5"),
+        ("linear", "by the token alone"),
+        ("profile", "a profile of 2 points up to 20 tokens"),
+    ],
+)
+def test_a_model_says_what_it_is(name: str, words: str) -> None:
+    assert str(MODELS[name]) == words
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"model": "cubic"}, "'cubic'"),
