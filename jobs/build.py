@@ -17,7 +17,8 @@ from pipeline.describe import describe, order_key, rows_per_group
 from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
 from pipeline.planning.cp_plans import CPJob
-from pipeline.planning.plan import plan_key, resolve_workload
+from pipeline.planning.plan import plan_key
+from pipeline.planning.workloads import resolve_workload
 from pipeline.publish import WORK, publish, read_receipts, recover
 from pipeline.reading.token_records import ends_text
 from pipeline.shard.manifest import load_manifest, parse_segment

@@ -182,7 +182,13 @@ def simulate(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, max=1 << 26, help="S_max; default 1.25 S.")
     ] = None,
-    crossover: Annotated[int, typer.Option(min=1, help="L*, in tokens.")] = 47_100,
+    crossover: Annotated[
+        int | None, typer.Option(min=1, help="L*, in tokens; default 47100, Llama-2-7B measured.")
+    ] = None,
+    model_config: Annotated[
+        Path | None, typer.Option(help="In its place: a model's config.json.")
+    ] = None,
+    profile: Annotated[Path | None, typer.Option(help="In its place: a file of times.")] = None,
     policies: Annotated[
         str, typer.Option(help="Comma-separated.")
     ] = "concat,reorder,wlb,lookahead",
@@ -227,6 +233,8 @@ def simulate(
         context_length=context_length,
         max_tokens=max_tokens or context_length * 5 // 4,
         crossover=crossover,
+        model_config=model_config,
+        profile=profile,
         dp_size=dp_size,
         pp_size=pp_size,
         virtual_stages=virtual_stages,

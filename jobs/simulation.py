@@ -16,6 +16,7 @@ from packer.schedule import Coupling, Schedule
 from packer.simulate import simulate
 from packer.workload import LONGEST_PIECE, Workload
 from pipeline.config import ConfigError
+from pipeline.planning.workloads import workload_of_config, workload_of_profile
 from pipeline.reading.megatron import check_index, open_index
 from pipeline.reading.token_columns import holds_ids, list_lengths
 from pipeline.shard.token_store import TokenStore
@@ -27,6 +28,8 @@ _FIG3_TOKENS_PER_DOCUMENT = 1_500
 
 
 _MOST_DOCUMENTS = 100_000_000
+_FIG7_CROSSOVER = 47_100
+"""Measured for Llama-2-7B on 16 H100s (WLB-LLM, arXiv 2503.17924, Figure 7)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,9 @@ class SimulationRequest:
     num_micro_batches: int
     context_length: int
     max_tokens: int
-    crossover: int
+    crossover: int | None
+    model_config: Path | None = None
+    profile: Path | None = None
     dp_size: int
     pp_size: int
     virtual_stages: int
@@ -58,11 +63,13 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
     """One dict a policy; see `packer.simulate`.
 
     Raises:
-        ConfigError: unreadable lengths, unknown policy or objective.
+        ConfigError: unreadable lengths, model or profile, unknown policy or objective.
     """
     if request.objective != "max":
         raise ConfigError(f"objective {request.objective!r} is not known; this version has max")
-    lengths, thresholds = load_lengths(request), _thresholds(request.thresholds)
+    workload, thresholds = _workload(request), _thresholds(request.thresholds)
+    log.info("workload: %s", workload)
+    lengths = load_lengths(request)
     try:
         return simulate(
             lengths,
@@ -70,7 +77,7 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
             num_micro_batches=request.num_micro_batches,
             context_length=request.context_length,
             max_tokens=request.max_tokens,
-            workload=Workload(crossover=request.crossover),
+            workload=workload,
             schedule=Schedule(
                 dp_size=request.dp_size,
                 pp_size=request.pp_size,
@@ -87,6 +94,17 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
         )
     except ValueError as error:  # bounds and lengths that make no sense together
         raise ConfigError(f"simulate: {error}") from error
+
+
+def _workload(request: SimulationRequest) -> Workload:
+    given = [request.crossover, request.model_config, request.profile]
+    if given.count(None) < 2:
+        raise ConfigError("give at most one of --crossover, --model-config and --profile")
+    if request.model_config is not None:
+        return workload_of_config(request.model_config)
+    if request.profile is not None:
+        return workload_of_profile(request.profile)
+    return Workload(crossover=request.crossover or _FIG7_CROSSOVER)
 
 
 def load_lengths(request: SimulationRequest) -> np.ndarray:

@@ -22,6 +22,9 @@ from packer.cp_kernels import cut_per_document, cut_per_sequence, load_ranks
 from packer.plan import Int64
 from packer.workload import LONGEST_PIECE, SCALE, Workload
 
+_NO_ATTENTION = 1 << 61
+"""A crossover at which no area that fits a micro-batch is work."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CPPlan:
@@ -106,7 +109,8 @@ def per_sequence(
     chunks = np.empty((len(piece_tokens) + rows * (2 * cp_size - 1), 4), dtype=np.int64)
     chunk_offsets = np.empty(rows + 1, dtype=np.int64)
     cut_per_sequence(piece_begin, row_offsets, cp_size, chunks, chunk_offsets)
-    return _plan("per_sequence", cp_size, workload, chunks, chunk_offsets)
+    crossovers = effective_crossovers(piece_tokens, row_offsets, workload)
+    return _plan("per_sequence", cp_size, crossovers, chunks, chunk_offsets)
 
 
 def per_document(
@@ -125,7 +129,8 @@ def per_document(
     chunks = np.empty((capacity, 4), dtype=np.int64)
     chunk_offsets = np.empty(len(row_offsets), dtype=np.int64)
     cut_per_document(piece_tokens, row_offsets, cp_size, chunks, chunk_offsets)
-    return _plan("per_document", cp_size, workload, chunks, chunk_offsets)
+    crossovers = effective_crossovers(piece_tokens, row_offsets, workload)
+    return _plan("per_document", cp_size, crossovers, chunks, chunk_offsets)
 
 
 Strategy = Callable[..., CPPlan]
@@ -149,7 +154,7 @@ def plan_context_parallel(
             `row_offsets[j] : row_offsets[j + 1]`.
         cp_size: number of CP ranks, at least 1.
         strategy: a name in `STRATEGIES`.
-        workload: gives the crossover with which work is predicted.
+        workload: what pieces cost, with which work is predicted.
 
     Raises:
         ValueError: a bad argument, an empty row or piece, a row above 2^26 tokens.
@@ -175,7 +180,7 @@ def plan_context_parallel(
 
 
 def _plan(
-    name: str, cp_size: int, workload: Workload, chunks: np.ndarray, chunk_offsets: Int64
+    name: str, cp_size: int, crossovers: Int64, chunks: np.ndarray, chunk_offsets: Int64
 ) -> CPPlan:
     """A table of chunks, of which the first `chunk_offsets[-1]` are used, as a plan."""
     rows, count = len(chunk_offsets) - 1, int(chunk_offsets[-1])
@@ -192,19 +197,42 @@ def _plan(
         piece=chunks[:count, 1].astype(np.int32),
         start=start,
         stop=stop,
-        predicted=predict(tokens, area, workload),
+        predicted=predict(tokens, area, crossovers),
     )
 
 
-def predict(tokens: np.ndarray, area: np.ndarray, workload: Workload) -> np.ndarray:
+def effective_crossovers(piece_tokens: Int64, row_offsets: Int64, workload: Workload) -> Int64:
+    """The L at which d^2 / L, over a micro-batch's pieces, is its attention work, (rows,).
+
+    Of the quadratic model that is its crossover. Of others it spreads a micro-batch's attention
+    over its ranks by their share of the causal area: exact in sum, but which rank has the cheap
+    tokens beyond a window, or the chunks that a profile finds slow, is not seen.
+
+    Args:
+        piece_tokens: (pieces,).
+        row_offsets: (rows + 1,).
+        workload: what pieces cost.
+    """
+    if workload.is_quadratic:
+        return np.full(len(row_offsets) - 1, workload.crossover, dtype=np.int64)
+    if not len(piece_tokens):
+        return np.empty(0, dtype=np.int64)
+    square = np.add.reduceat(piece_tokens * piece_tokens, row_offsets[:-1]) * SCALE
+    work = np.add.reduceat(workload.attention_of(piece_tokens), row_offsets[:-1])
+    some = np.maximum(work, 1)
+    return np.where(work > 0, np.maximum((square + some // 2) // some, 1), _NO_ATTENTION)
+
+
+def predict(tokens: np.ndarray, area: np.ndarray, crossovers: Int64) -> np.ndarray:
     """Work of ranks, in 1/256 of a linear-token equivalent, rounded once a rank.
 
     A whole piece of d tokens has about d^2 / 2 query-key pairs, which cost d^2 / L*; so a pair
     costs 2 / L*. Tile padding makes the area, and so the work, a little larger than `Workload.of`.
 
     Args:
-        tokens: of each rank, int64, any shape.
+        tokens: of each rank, int64, (rows, cp_size).
         area: tile-padded query-key pairs of each rank, same shape.
-        workload: gives L*.
+        crossovers: L* of each row, (rows,).
     """
-    return tokens * SCALE + (2 * SCALE * area + workload.crossover // 2) // workload.crossover
+    crossover = crossovers[:, None]
+    return tokens * SCALE + (2 * SCALE * area + crossover // 2) // crossover

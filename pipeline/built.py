@@ -34,8 +34,17 @@ def config_of(manifest: Manifest) -> RunConfig:
 
 
 def workload_of(manifest: Manifest) -> Workload:
-    """The workload model that a set was planned with."""
-    return Workload(crossover=manifest.workload.crossover, constant=manifest.workload.constant)
+    """The workload model that a set was planned with.
+
+    Raises:
+        FormatError: it is of a kind that this version does not know.
+    """
+    model = manifest.workload
+    fields = {"model": model.model, "scale": model.scale, "constant": model.constant}
+    try:
+        return Workload.from_dict(fields | dict(model.parameters))
+    except ValueError as error:
+        raise FormatError(str(error), path=manifest.directory / "manifest.json") from error
 
 
 def stores_of(manifest: Manifest) -> list[TokenStore]:

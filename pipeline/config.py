@@ -229,19 +229,54 @@ class PackingSettings(_Table):
         return self.context_length * 5 // 4 if self.max_tokens is None else self.max_tokens
 
 
+Speed = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class HardwareSettings(_Table):
+    """What a GPU reaches and how a layer is spread, for `packer.hardware`; forward, achieved."""
+
+    gemm_tflops: Speed
+    attention_tflops: Speed
+    tp_size: int = Field(default=1, ge=1, le=65_536)
+    cp_size: int = Field(default=1, ge=1, le=65_536)
+    tp_gb_per_s: Speed | None = None
+    cp_gb_per_s: Speed | None = None
+    element_bytes: int = Field(default=2, ge=1, le=8)
+
+    @model_validator(mode="after")
+    def _bandwidths(self) -> HardwareSettings:
+        for axis, size, speed in (
+            ("tp", self.tp_size, self.tp_gb_per_s),
+            ("cp", self.cp_size, self.cp_gb_per_s),
+        ):
+            if (size > 1) != (speed is not None):
+                raise ValueError(
+                    f"{axis}_size is {size} and {axis}_gb_per_s {speed}; ranks that exchange need "
+                    "a bandwidth, one rank has none"
+                )
+        return self
+
+
 class WorkloadSettings(_Table):
-    """What a piece costs: a crossover length, or the model that gives one."""
+    """What a piece costs: a crossover length, the model that gives it, or measured times."""
 
     crossover: int | None = Field(default=None, ge=1, le=1 << 26)
     model_config_path: str | None = Field(default=None, alias="model_config")
+    profile: NonEmpty | None = None
+    hardware: HardwareSettings | None = None
     constant_tokens: int = Field(default=0, ge=0, le=_MANY)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     @model_validator(mode="after")
     def _one_of(self) -> WorkloadSettings:
-        if (self.crossover is None) == (self.model_config_path is None):
-            raise ValueError("give exactly one of crossover and model_config")
+        if [self.crossover, self.model_config_path, self.profile].count(None) != 2:
+            raise ValueError("give exactly one of crossover, model_config and profile")
+        if self.hardware is not None and self.model_config_path is None:
+            raise ValueError(
+                "hardware needs model_config, whose FLOPs it turns into time; a crossover and a "
+                "profile have the hardware in them"
+            )
         return self
 
 

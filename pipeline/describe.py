@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.orders import AUTO
-from packer.workload import SCALE, Workload
+from packer.workload import Workload
 from pipeline.config import ParallelSettings, RunConfig
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file
@@ -56,12 +56,7 @@ def describe(
         "dtype": dtype_of(stores),
         "tokenizer": identity.as_dict(),
         "sources": [_source(root, store) for store in stores],
-        "workload": {
-            "model": "quadratic",
-            "crossover": workload.crossover,
-            "scale": SCALE,
-            "constant": workload.constant,
-        },
+        "workload": workload.as_dict(),
         "micro_batch_order": order,
         "rows_per_group": rows_per_group(config),
         "segments": [plan["segment"]],

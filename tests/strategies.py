@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from packer.plan import PackingConfig, Pieces
-from packer.workload import Workload
+from packer.workload import Span, Workload
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,13 @@ TOO_LARGE_AN_INTAKE = Case(
 """Steps that hold 18 tokens and would take in 32."""
 
 
+SPANS = (
+    Span(mask="window", tokens=5, crossover=3),
+    Span(mask="chunk", tokens=7, crossover=10),
+)
+"""Layers that make work neither quadratic nor smooth in length."""
+
+
 @st.composite
 def configs(draw: st.DrawFn) -> PackingConfig:
     """Small bounds of every kind, tight ones among them."""
@@ -92,7 +99,9 @@ def cases(draw: st.DrawFn, max_pieces: int = 120) -> Case:
         length = st.integers(1, config.context_length)
         lengths = tuple(draw(st.lists(length, min_size=num_pieces, max_size=num_pieces)))
     workload = Workload(
-        crossover=draw(st.sampled_from([1, 10, 1000])), constant=draw(st.sampled_from([0, 300]))
+        crossover=draw(st.sampled_from([1, 10, 1000])),
+        spans=draw(st.sampled_from([(), (), SPANS])),
+        constant=draw(st.sampled_from([0, 300])),
     )
     return Case(lengths=lengths, config=config, workload=workload)
 

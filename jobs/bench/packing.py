@@ -24,7 +24,8 @@ PLAIN_DOCUMENTS = 100_000
 REPEATS = 3
 POLICIES = ("concat", "reorder", "wlb")
 NUM_MICRO_BATCHES = (8, 64)
-WORKLOAD = Workload(crossover=47_100)
+CROSSOVER = 47_100
+WORKLOAD = Workload(crossover=CROSSOVER)
 
 
 def run() -> list[dict[str, Any]]:
@@ -96,7 +97,7 @@ def plain_wlb(lengths: list[int], config: PackingConfig) -> list[list[list[int]]
     """
     num, intake = config.num_micro_batches, config.intake_tokens
     threshold = config.thresholds[0]
-    square = 256 / WORKLOAD.crossover
+    square = 256 / CROSSOVER
     steps: list[list[list[int]]] = []
     hand: list[int] = []
     queued: list[int] = []

@@ -36,7 +36,7 @@ class CPJob:
                 "plan": plan_key,
                 "cp_size": self.cp_size,
                 "strategy": self.strategy,
-                "crossover": self.workload.crossover,
+                "workload": self.workload.as_dict(),
             }
         )
 

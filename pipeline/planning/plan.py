@@ -7,7 +7,6 @@ them, which is what moving the tokens needs.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -18,17 +17,12 @@ from packer.packing.packer import Packer, PackingError, pack, with_lower_intake
 from packer.plan import PackingConfig, Pieces
 from packer.stream import Stream
 from packer.tuning import tune_thresholds
-from packer.workload import SCALE, Workload, crossover_of
-from pipeline.config import (
-    ConfigError,
-    PackingSettings,
-    RunConfig,
-    WorkloadSettings,
-    fingerprint,
-)
+from packer.workload import Workload
+from pipeline.config import PackingSettings, RunConfig, fingerprint
 from pipeline.planning.mixing import PlanError, open_stream, segment_sources, selection_totals
 from pipeline.planning.plan_parts import PlanParts, tail_table
 from pipeline.planning.runs import RunGroups
+from pipeline.planning.workloads import resolve_workload
 from pipeline.shard.manifest import Segment, SegmentSource
 from pipeline.shard.token_store import TokenStore
 from pipeline.shard.writer import write_table
@@ -37,30 +31,6 @@ log = logging.getLogger(__name__)
 
 _TUNING_PIECES = 400_000
 """The head of the stream that thresholds are tuned on."""
-
-
-def resolve_workload(settings: WorkloadSettings) -> Workload:
-    """The workload model of a configuration.
-
-    Raises:
-        ConfigError: the model's config.json does not give a crossover.
-    """
-    crossover = settings.crossover
-    try:
-        if crossover is None:
-            crossover = crossover_of(_read_json(Path(settings.model_config_path or "")))
-        return Workload(crossover=crossover, constant=settings.constant_tokens * SCALE)
-    except ValueError as error:
-        raise ConfigError(f"workload: {error}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
 
 
 def packing_config(settings: PackingSettings) -> PackingConfig:
@@ -93,7 +63,7 @@ def plan_key(store_keys: Sequence[str], config: RunConfig) -> str:
             ],
             "mixture": {**config.mixture.model_dump(), "at_source_end": config.at_source_end},
             "packing": config.packing.model_dump(exclude=_unused(config.packing)),
-            "workload": asdict(resolve_workload(config.workload)),
+            "workload": resolve_workload(config.workload).as_dict(),
             "shard_tokens": config.shards.shard_tokens,
             "run_tokens": config.shards.run_tokens,
         }

@@ -115,12 +115,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadModel:
-    """What a piece of d tokens costs: ((d L + d^2) scale + L // 2) // L, with L the crossover."""
+    """What a piece costs, by a formula or table that `model` names; docs/FORMAT.md, section 6."""
 
     model: str
-    crossover: int
     scale: int
     constant: int
+    parameters: Mapping[str, Any]
+    """The model's other fields, JSON as they stand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -268,7 +269,7 @@ def _manifest(directory: Path, document: dict[str, Any], steps: pa.Table) -> Man
     return Manifest(
         directory=directory,
         sources=tuple(_fields(Source, entry) for entry in document["sources"]),
-        workload=_fields(WorkloadModel, document["workload"]),
+        workload=_workload(document["workload"]),
         segments=tuple(parse_segment(entry) for entry in document["segments"]),
         step_part=_column(steps, "part"),
         step_targets=_column(steps, "targets"),
@@ -286,6 +287,11 @@ def parse_segment(entry: dict[str, Any]) -> Segment:
     sources = tuple(_fields(SegmentSource, source) for source in entry["sources"])
     thresholds = tuple(entry["thresholds"])
     return _fields(Segment, {**entry, "sources": sources, "thresholds": thresholds})
+
+
+def _workload(entry: dict[str, Any]) -> WorkloadModel:
+    rest = {name: entry[name] for name in entry if name not in ("model", "scale", "constant")}
+    return _fields(WorkloadModel, {**entry, "parameters": rest})
 
 
 def _fields(kind: Callable[..., Result], entry: dict[str, Any]) -> Result:
@@ -309,7 +315,10 @@ def _check(manifest: Manifest, steps: pa.Table, path: Path) -> None:
             f"program knows {list(ORDERS)}",
             path=path,
         )
-    positive = [(manifest.workload, "crossover"), (manifest, "rows_per_group")]
+    positive: list[tuple[object, str]] = [
+        (manifest.workload, "scale"),
+        (manifest, "rows_per_group"),
+    ]
     for segment in manifest.segments:
         for name in ("num_micro_batches", "context_length", "max_tokens", "intake_tokens"):
             positive.append((segment, name))

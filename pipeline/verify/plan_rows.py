@@ -14,6 +14,7 @@ from pipeline.verify.part import PartTable
 from pipeline.verify.result import VerifyError
 from pipeline.verify.selection import taken_tokens
 from pipeline.verify.stores import RawStore
+from pipeline.verify.workloads import piece_workloads
 
 _PIECE_COLUMNS = ("source", "epoch", "doc_id", "doc_start", "doc_stop", "position")
 
@@ -238,10 +239,8 @@ def _check_sums(plan: PlanPart, manifest: Manifest) -> None:
         plan.num_targets == targets,
         lambda row: f"num_targets is {plan.num_targets[row]}, its pieces have {targets[row]}",
     )
-    model, d = manifest.workload, plan.piece_tokens
-    crossover, scale = model.crossover, model.scale
-    work = d * scale + (d * d * scale + crossover // 2) // crossover
-    total = plan.row_sums(work) + model.constant
+    work = piece_workloads(manifest, plan.piece_tokens)
+    total = plan.row_sums(work) + manifest.workload.constant
     plan.table.require(
         plan.workload == total,
         lambda row: f"workload is {plan.workload[row]}, its pieces give {total[row]}",

@@ -24,6 +24,7 @@ from pipeline.verify.selection import (
 from pipeline.verify.shard_rows import check_shard_part
 from pipeline.verify.stores import RawStore, check_store
 from pipeline.verify.totals import StepTable, check_totals
+from pipeline.verify.workloads import check_model
 
 
 def verify(
@@ -53,11 +54,7 @@ def verify(
 
 
 def _verify(manifest: Manifest, scratch: Path, progress: Progress) -> VerifyReport:
-    if (model := manifest.workload.model) != "quadratic":
-        raise VerifyError(
-            f"workload.model is {model!r}; this program can only re-compute 'quadratic'",
-            path=manifest.directory / "manifest.json",
-        )
+    check_model(manifest)
     check_policies(manifest)
     counts = check_files(manifest, progress)
     stores, store_files, store_bytes = [], 0, 0

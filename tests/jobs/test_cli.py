@@ -18,6 +18,21 @@ from tests.bad_corpus import EXPECTED, FOLDERS, TRUNCATED, write_bad_corpus
 from tests.jobs.small_run import small_config
 
 COMMANDS = ("build", "replan", "verify", "report", "inspect", "simulate")
+MODEL = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 5,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 3,
+    "num_local_experts": 1,
+    "num_experts_per_tok": 1,
+}
+PROFILE = {
+    "format": "steelyard-profile",
+    "version": 1,
+    "linear": {"tokens": [10, 100], "time": [10, 100]},
+    "attention": {"tokens": [10, 100], "time": [1.25, 125]},
+}
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -216,6 +231,31 @@ def test_mistakes_are_status_2_and_one_line(
     assert status in (1, 2) if arguments[0] == "verify" else status == 2
     assert words in error
     assert "Traceback" not in error
+
+
+def test_simulate_takes_a_model_or_a_profile_in_the_place_of_a_crossover(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.json").write_text(json.dumps(MODEL))
+    (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
+    (tmp_path / "lengths.json").write_text(json.dumps([7, 80, 3, 120, 55, 9] * 200))
+    arguments = ["simulate", "--num-micro-batches", "4", "--context-length", "100"]
+    arguments += ["--policies", "reorder", "--lengths", str(tmp_path / "lengths.json"), "--json"]
+    totals = {}
+    for option, value in (
+        ("--crossover", "80"),  # 2 x 16 + 2 x 16 + 3 x 5 + 1 = 80
+        ("--model-config", str(tmp_path / "model.json")),
+        ("--profile", str(tmp_path / "profile.json")),
+    ):
+        assert run(*arguments, option, value) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        totals[option] = row["total_workload"]
+    assert totals["--model-config"] == totals["--crossover"]
+    assert totals["--profile"] == pytest.approx(totals["--crossover"], rel=1e-3)
+    assert run(*arguments, "--crossover", "80", "--profile", "x") == 2
+    assert "at most one of --crossover, --model-config and --profile" in capsys.readouterr().err
+    assert run(*arguments, "--profile", str(tmp_path / "model.json")) == 2
+    assert 'model.json: not a profile: "format" must be' in capsys.readouterr().err
 
 
 def test_simulate_reads_lengths_from_where_they_are(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packer.context_parallel import STRATEGIES, CPPlan, plan_context_parallel
 from packer.cp_kernels import tile_area
 from packer.cp_measures import CPBalance, CPMeter
-from packer.workload import SCALE, Workload
+from packer.workload import SCALE, Span, Workload
 from tests import reference_cp as slow
 
 WORKLOAD = Workload(crossover=1000)
@@ -129,6 +129,35 @@ def test_predicted_work_is_tokens_plus_attention_in_units_of_workload() -> None:
     # Together they are what the piece costs, but for the tiles on the diagonal.
     whole = int(Workload(crossover=4096).of(np.array([1024]))[0])
     assert whole < got.predicted.sum() < 1.05 * whole
+
+
+WINDOWED = Workload(crossover=8192, spans=(Span(mask="window", tokens=512, crossover=1024),))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "workload",
+    [WINDOWED, replace(WINDOWED, crossover=None), Workload(crossover=None)],
+    ids=["windows and all", "windows", "no attention"],
+)
+def test_predicted_work_of_any_model_adds_up_to_its_pieces(
+    strategy: str, workload: Workload
+) -> None:
+    rows = [[16_384], [4096] * 8, [64, 8192, 100, 3000]]
+    got = plan(rows, 4, strategy, workload)
+    for predicted, pieces in zip(got.predicted, rows, strict=True):
+        whole = int(workload.of(np.array(pieces)).sum())
+        assert whole <= predicted.sum() + 4 <= 1.1 * whole
+    if workload.crossover is None and not workload.spans:
+        assert np.all(got.predicted % SCALE == 0)  # tokens and nothing else
+
+
+def test_a_micro_batch_is_predicted_by_its_own_pieces() -> None:
+    rows = [[16_384], [512] * 32]
+    together = plan(rows, 2, "per_document", WINDOWED).predicted
+    for row, pieces in enumerate(rows):
+        alone = plan([pieces], 2, "per_document", WINDOWED).predicted[0]
+        assert together[row].tolist() == alone.tolist()
 
 
 def test_measures_of_a_plan_that_can_be_worked_out_by_hand() -> None:
@@ -251,6 +280,11 @@ def test_the_longest_row_fits_the_arithmetic() -> None:
         got = plan([[1 << 26]], 2, strategy, Workload(crossover=1))
         assert got.predicted[0].tolist() == slow.predicted(chunks(got, 0), 2, crossover=1)
         assert got.predicted.min() > 1 << 58
+        span = Span(mask="window", tokens=1 << 26, crossover=1)  # the same work by another name
+        named = plan([[1 << 26]], 2, strategy, Workload(crossover=None, spans=(span,)))
+        assert named.predicted.tolist() == got.predicted.tolist()
+        none = plan([[1 << 26]], 2, strategy, Workload(crossover=None))
+        assert none.predicted.tolist() == [[SCALE << 25] * 2]
 
 
 # --- errors --------------------------------------------------------------------------------------

@@ -81,7 +81,20 @@ def test_overrides_are_toml_values_and_bare_words(config_file: Path) -> None:
         ("zzz=1", ["zzz", "known here", "tokenizer"]),
         ("packing.context_length='long'", ["packing.context_length", "integer"]),
         ("packing.max_tokens=999", ["999", "at least context_length 1000"]),
-        ("workload.model_config='m.json'", ["exactly one of crossover and model_config"]),
+        ("workload.model_config='m.json'", ["exactly one of crossover, model_config and profile"]),
+        ("workload.profile='p.json'", ["exactly one of crossover, model_config and profile"]),
+        (
+            "workload.hardware={gemm_tflops=1.0, attention_tflops=1.0}",
+            ["workload", "hardware needs model_config"],
+        ),
+        (
+            "workload.hardware={gemm_tflops=1.0, attention_tflops=1.0, tp_size=2}",
+            ["workload.hardware", "tp_size is 2 and tp_gb_per_s None", "need a bandwidth"],
+        ),
+        (
+            "workload.hardware={gemm_tflops=0.0}",
+            ["hardware.gemm_tflops", "greater than 0"],
+        ),
         ("context_parallel.sizes=[1,2]", ["distinct and 2 to 65536"]),
         ("parallel.dp_size=3", ["dp_size 3 does not divide", "4"]),
         ("parallel.virtual_stages=2", ["parallel", "nothing to interleave"]),

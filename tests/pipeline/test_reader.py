@@ -160,7 +160,7 @@ def test_manifest_helpers_find_steps_segments_and_parts(directory: Path, data: S
     assert manifest.segment_of(STEPS - 1) is manifest.segments[0]
     assert manifest.cp_path(1, 2) == directory / "cp=2/00001.parquet"
     assert manifest.store_path(0).is_dir()
-    assert manifest.workload.crossover == data.manifest["workload"]["crossover"]
+    assert manifest.workload.parameters["crossover"] == data.manifest["workload"]["crossover"]
     with pytest.raises(ValueError, match="step 8 is not in"):
         manifest.segment_of(STEPS)
 

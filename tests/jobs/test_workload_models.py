@@ -1,0 +1,51 @@
+"""Sets planned with the work of real layers, or measured: built, verified, planned anew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.build import build
+from jobs.replan import replan
+from pipeline.config import JobSettings, RunConfig, WorkloadSettings
+from pipeline.inspect import inspect
+from pipeline.report import report
+from pipeline.shard.manifest import load_manifest
+from pipeline.verify import verify
+from tests.jobs.small_run import QUIET, digests
+from tests.pipeline.test_workloads import MODEL, PROFILE
+
+FILES = {"model_config": MODEL, "profile": PROFILE}
+
+
+def config_with(config: RunConfig, **fields: Any) -> RunConfig:
+    workload = WorkloadSettings.model_validate(fields)
+    return config.model_copy(update={"workload": workload})
+
+
+@pytest.mark.parametrize("key", FILES)
+def test_a_set_holds_its_model_and_needs_the_file_no_more(
+    key: str, config: RunConfig, built: Path, tmp_path: Path
+) -> None:
+    file, root = tmp_path / "given.json", tmp_path / "set"
+    file.write_text(json.dumps(FILES[key]))
+    config = config_with(config, **{key: str(file)}, constant_tokens=2)
+    assert build(config, root, QUIET).finished
+    before = digests(root)
+    assert build(config, root, QUIET).finished
+    assert digests(root) == before
+    changed = {name for name in before if before[name] != digests(built).get(name)}
+    assert "plan/00000.parquet" in changed
+    file.unlink()
+    verify(root)
+    model = load_manifest(root).workload
+    assert model.model == {"model_config": "layers", "profile": "profile"}[key]
+    replan(root, (3,), "per_document", QUIET, JobSettings(executor="local"))
+    verify(root)
+    assert set(report(root)["cp"]) == {"2", "3", "4"}
+    figures = inspect(root, step=0)
+    pieces = sum(piece["workload"] for piece in figures["pieces"])
+    assert figures["workload"] == pytest.approx(pieces + model.constant / 256)
