@@ -196,9 +196,7 @@ def pour(load, bounds, level):
     """Set `filled` to what each micro-batch weighs at a level."""
     for j in range(bounds.num):
         room = np.float64(bounds.max_tokens - load.tokens[j])
-        load.filled[j] = max(
-            load.work[j], min(level, load.work[j] + bounds.filler_rate * room)
-        )
+        load.filled[j] = max(load.work[j], min(level, load.work[j] + bounds.filler_rate * room))
 
 
 @kernel

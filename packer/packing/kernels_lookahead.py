@@ -199,9 +199,7 @@ def search(window, bounds, num_moves, start, seed):
             return False
         if room_of(here, bounds) < window.filler[step]:
             return False
-        outside += beyond(
-            held[step] + window.filler[step], bounds.least_tokens, bounds.most_tokens
-        )
+        outside += beyond(held[step] + window.filler[step], bounds.least_tokens, bounds.most_tokens)
         for source in range(len(window.most_of_source)):
             outside += beyond(held_of[step, source], 0, window.most_of_source[source])
     displacement = np.int64(0)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer.plan import Int64, PackingConfig, Steps
-from packer.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
