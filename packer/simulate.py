@@ -11,6 +11,8 @@ import numpy as np
 
 from packer.measures import BalanceMeter
 from packer.orders import AUTO
+from packer.packing.binding import BindingMeter
+from packer.packing.objective import outside_bands
 from packer.packing.packer import Packing, pack
 from packer.plan import Int64, PackingConfig, Pieces
 from packer.schedule import ONE_RANK, Schedule
@@ -18,8 +20,8 @@ from packer.tuning import tune_thresholds
 from packer.workload import Workload
 
 OBJECTIVES = ("schedule", "max")
-QUEUED_POLICIES = ("wlb", "wlb_printed")
-"""Policies that have outlier thresholds."""
+QUEUED_POLICIES = ("wlb", "wlb_printed", "lookahead")
+"""Policies that have outlier thresholds, or a rival that has."""
 
 
 def simulate(
@@ -74,7 +76,10 @@ def simulate(
         A dict a policy: the fields of `packer.measures.Balance`, and `policy`, `thresholds`,
         `intake_tokens`, `tail_tokens`, `tail_pieces`, `seconds` and `documents_per_s` (CPU time of
         packing, neither compiling nor tuning in it), `tuning_seconds`, and `violations`: how often
-        a bound is broken, by bound, which only `wlb_printed` does.
+        a bound is broken, by bound, which only `wlb_printed` does; `made_by`, the policy that made
+        the plan, another one where `lookahead` found none better; `binding` and `binding_shares`,
+        which bounds are in the way (`packer.packing.binding`); `outside_bands`, tokens by which
+        steps are out of the bands.
 
     Raises:
         PackingError: unknown policy, or no plan within the bounds.
@@ -180,10 +185,16 @@ def _row(
         )
     meter = BalanceMeter(config, workload, schedule=schedule, order=order)
     meter.add(packing.steps)
+    bounds = BindingMeter(config)
+    bounds.add(packing.steps)
     return {
         "policy": policy,
+        "made_by": packing.policy,
         "thresholds": list(config.thresholds),
         **meter.result().as_dict(),
+        "binding": bounds.binding(),
+        "binding_shares": bounds.shares(),
+        "outside_bands": outside_bands(packing.steps, config),
         "intake_tokens": config.intake_tokens,
         "tail_tokens": int(packing.tail.tokens.sum()),
         "tail_pieces": len(packing.tail),

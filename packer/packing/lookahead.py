@@ -1,7 +1,7 @@
 """`lookahead`: windows of steps planned as a whole, with the whole window in sight.
 
-`reorder` makes the steps, or `wlb` where thresholds are given; then each window of consecutive
-steps is searched for a better place of its long pieces, and its short ones fill up what is left.
+`reorder` makes the steps; then each window of consecutive steps is searched for a better place of
+its long pieces, and its short ones fill up what is left.
 Offline nothing has to wait in a queue: a long piece may run before its arrival as well as after
 it, so pieces that need each other meet in the middle, for half the displacement. On the lengths of
 WLB-LLM's Figure 3 a full-window piece weighs 3.8 S and within 1.25 S only its like can match it:
@@ -19,9 +19,9 @@ from __future__ import annotations
 import numpy as np
 
 from packer.packing import kernels_order, kernels_settle
-from packer.packing.backlog import Backlog, Filled, Stop, release_age
+from packer.packing.backlog import Backlog, Filled, Stop
 from packer.packing.greedy import fill_greedily, limits_of
-from packer.packing.objective import Objective, outside_bands, row_sum
+from packer.packing.objective import Objective, outside_bands, time_of
 from packer.packing.window import search_window
 from packer.plan import Int64, PackingConfig, Pieces, Steps
 from packer.workload import Workload
@@ -44,8 +44,8 @@ def fill(backlog: Backlog, config: PackingConfig, workload: Workload, final: boo
             config,
             workload,
             final=final,
-            thresholds=config.thresholds,
-            patience=release_age(config) if config.thresholds else 1,
+            thresholds=(),
+            patience=1,
             max_steps=config.window_steps,
         )
         steps, stop = filled.steps, filled.stop
@@ -118,4 +118,4 @@ def _keeps(steps: Steps, config: PackingConfig) -> bool:
 def _merit(steps: Steps, config: PackingConfig) -> tuple[int, float]:
     """What is to be small: tokens out of the bands, then the time of all steps."""
     objective = Objective.of(config)
-    return outside_bands(steps, config), row_sum(steps, objective)
+    return outside_bands(steps, config), time_of(steps, objective)

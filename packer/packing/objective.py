@@ -60,7 +60,7 @@ class Objective:
         return slowest * num / (num // self.dp_size + self.bubble)
 
 
-def row_sum(steps: Steps, objective: Objective) -> float:
+def time_of(steps: Steps, objective: Objective) -> float:
     """Time of all steps, in the unit of their work."""
     return float(objective.times(steps.row_workload.reshape(steps.num_steps, -1)).sum())
 

@@ -16,6 +16,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from packer.packing.backlog import Backlog, Filled, Policy, Stop
+from packer.packing.rivals import Merit, best_of_rivals, merit_of
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.workload import Workload
 
@@ -217,22 +218,41 @@ class Packing:
     """What no step holds, in stream order."""
     config: PackingConfig
     """The configuration with the intake really used."""
+    policy: str
+    """Which made it: the one asked for, or one that `lookahead` was no better than."""
 
 
 def pack(policy: str, pieces: Pieces, config: PackingConfig, workload: Workload) -> Packing:
     """Pack a whole stream; where steps cannot hold the intake, lower it and begin again.
+
+    `lookahead` is compared with `reorder`, and with `wlb` where thresholds are given.
 
     Raises:
         PackingError: unknown policy, or no plan within the bounds.
         ValueError: pieces that are no stream.
     """
 
-    def attempt(bounds: PackingConfig) -> Packing:
-        packer = Packer(policy, bounds, workload)
-        steps = packer.push(pieces, final=True)
-        return Packing(steps=steps, tail=packer.tail, config=bounds)
+    def plan(policy: str, config: PackingConfig) -> Packing:
+        def attempt(bounds: PackingConfig) -> Packing:
+            packer = Packer(policy, bounds, workload)
+            steps = packer.push(pieces, final=True)
+            return Packing(steps=steps, tail=packer.tail, config=bounds, policy=policy)
 
-    return with_lower_intake(config, attempt)
+        return with_lower_intake(config, attempt)
+
+    def measured(policy: str, config: PackingConfig) -> tuple[Packing, Merit | None]:
+        packing = plan(policy, config)
+        return packing, merit_of([packing.steps] if packing.steps else [], packing.config)
+
+    def worth(policy: str, config: PackingConfig) -> Merit | None:
+        try:
+            return measured(policy, config)[1]
+        except PackingError:
+            return None
+
+    if policy == "lookahead":
+        return best_of_rivals(config, measured, worth)
+    return plan(policy, config)
 
 
 def with_lower_intake(config: PackingConfig, attempt: Callable[[PackingConfig], Plan]) -> Plan:

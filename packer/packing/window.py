@@ -31,6 +31,8 @@ REFINING, REFINING_FROM = 40, 0.6
 """Tries for each long piece after a search of groups, and how much of the search is over then."""
 LIKE = 8
 """Groups that are taken from pieces of like length, by arrival."""
+CRUMB = 64
+"""Pieces below S / CRUMB tokens fill up to a step's exact share."""
 
 
 def moves_per_piece(config: PackingConfig) -> int:
@@ -242,19 +244,32 @@ def _step_of_all(
     step[long] = window.step
     tokens, source = pieces.tokens, pieces.source
     if not config.source_band:
-        step[short] = _poured(tokens[short], window.filler)
+        step[short] = _poured(tokens[short], window.filler, config)
         return step
     shares = _shared_filler(window, long, short, pieces)
     for number in range(shares.shape[1]):
         of_source = short[source[short] == number]
-        step[of_source] = _poured(tokens[of_source], shares[:, number])
+        step[of_source] = _poured(tokens[of_source], shares[:, number], config)
     return step
 
 
-def _poured(tokens: Int64, filler: np.ndarray) -> Int64:
-    """The step of each short piece, in stream order, (pieces,)."""
+def _poured(tokens: Int64, filler: np.ndarray, config: PackingConfig) -> Int64:
+    """The step of each short piece, in stream order, (pieces,).
+
+    Each goes where its middle lies; then the crumbs among them once more, up to what the others
+    leave, so that steps hold their filler to a crumb.
+    """
+    step = _by_middle(tokens, np.cumsum(filler))
+    crumbs = tokens * CRUMB < config.context_length
+    left = np.cumsum(filler - _sums(step[~crumbs], tokens[~crumbs], len(filler)))
+    step[crumbs] = _by_middle(tokens[crumbs], np.maximum.accumulate(left))
+    return step
+
+
+def _by_middle(tokens: Int64, ends: np.ndarray) -> Int64:
+    """The step in which the middle of each piece lies; `ends` are tokens up to each step's end."""
     middles = np.cumsum(tokens) - tokens // 2
-    return np.searchsorted(np.cumsum(filler), middles).clip(0, len(filler) - 1)
+    return np.searchsorted(ends, middles).clip(0, len(ends) - 1)
 
 
 def _shared_filler(window: Window, long: Int64, short: Int64, pieces: Pieces) -> np.ndarray:
