@@ -213,14 +213,29 @@ def simulate(
     mean_displacement: Annotated[
         float, typer.Option(min=1e-6, max=1e6, help="Budget of tuning and of lookahead, in steps.")
     ] = 0.5,
+    max_displacement: Annotated[
+        int, typer.Option(min=1, max=2**31 - 1, help="Bound of every piece, in steps.")
+    ] = 16,
+    token_band: Annotated[
+        float,
+        typer.Option(
+            min=0, max=0.99, help="Share by which lookahead's steps may differ in tokens; 0: any."
+        ),
+    ] = 0.0,
     thresholds: Annotated[str, typer.Option(help="Comma-separated tokens, or tune.")] = "tune",
     window_steps: Annotated[
         int, typer.Option(min=1, help="Steps that lookahead plans as a whole.")
     ] = 32,
     moves_per_piece: Annotated[
-        int, typer.Option(min=0, help="Effort of lookahead; 0 for what suits N.")
+        int,
+        typer.Option(
+            min=0, max=20_000, help="Effort of lookahead: moves a long piece; 0 for what suits N."
+        ),
     ] = 0,
-    objective: Annotated[str, typer.Option(help="What is minimised: max (excess).")] = "max",
+    objective: Annotated[
+        str,
+        typer.Option(help="What lookahead minimises: schedule (time at dp, pp) or max (excess)."),
+    ] = "schedule",
     as_json: AsJson = False,
 ) -> None:
     """Packing policies side by side on a length distribution; nothing is written."""
@@ -243,7 +258,9 @@ def simulate(
         steps=steps,
         seed=seed,
         max_pieces=max_pieces,
+        max_displacement=max_displacement,
         mean_displacement=mean_displacement,
+        token_band=token_band,
         window_steps=window_steps,
         moves_per_piece=moves_per_piece,
         thresholds=thresholds,

@@ -96,6 +96,7 @@ def report(directory: Path, figures: dict[str, Any]) -> None:
         console.print(f"{name}: no plan within the same bounds")
     columns = {**possible, f"{figures['policy']} (this set)": figures}
     balance(columns, "balance on the same stream")
+    console.print(f"bounds in the way of more: {', '.join(figures['binding']) or 'none'}")
     if figures["cp"]:
         table = _table("context parallel", ["cp, strategy", *_CP_COLUMNS])
         for degree, measures in figures["cp"].items():
@@ -141,14 +142,19 @@ def _sources(console: Console, sources: Sequence[dict[str, Any]]) -> None:
 def policies(rows: Sequence[dict[str, Any]]) -> None:
     """`steelyard simulate`."""
     balance({row["policy"]: row for row in rows}, "policies on the same lengths")
-    table = _table("packing", ["policy", "documents/s", "tail tokens", "A", "thresholds"])
+    table = _table(
+        "packing", ["policy", "documents/s", "tail tokens", "A", "thresholds", "in the way"]
+    )
     for row in rows:
         table.add_row(
-            row["policy"],
+            row["policy"]
+            if row["made_by"] == row["policy"]
+            else f"{row['policy']} (no better than {row['made_by']})",
             f"{row['documents_per_s']:,.0f}",
             f"{row['tail_tokens']:,}",
             f"{row['intake_tokens']:,}",
             ", ".join(f"{threshold:,}" for threshold in row["thresholds"]),
+            ", ".join(row["binding"]),
         )
     _console().print(table)
 

@@ -16,6 +16,7 @@ from packer.schedule import Coupling, Schedule
 from packer.simulate import simulate
 from packer.workload import LONGEST_PIECE, Workload
 from pipeline.config import ConfigError
+from pipeline.planning.bounds import warn_of_one_rank
 from pipeline.planning.workloads import workload_of_config, workload_of_profile
 from pipeline.reading.megatron import check_index, open_index
 from pipeline.reading.token_columns import holds_ids, list_lengths
@@ -52,7 +53,9 @@ class SimulationRequest:
     steps: int
     seed: int
     max_pieces: int
+    max_displacement: int
     mean_displacement: float
+    token_band: float
     window_steps: int
     moves_per_piece: int
     thresholds: str
@@ -65,8 +68,8 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
     Raises:
         ConfigError: unreadable lengths, model or profile, unknown policy or objective.
     """
-    if request.objective != "max":
-        raise ConfigError(f"objective {request.objective!r} is not known; this version has max")
+    if "lookahead" in request.policies and request.objective == "schedule":
+        warn_of_one_rank(request.dp_size, request.pp_size, "--dp and --pp", "--objective")
     workload, thresholds = _workload(request), _thresholds(request.thresholds)
     log.info("workload: %s", workload)
     lengths = load_lengths(request)
@@ -88,6 +91,9 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
             mean_displacement=request.mean_displacement,
             window_steps=request.window_steps,
             moves_per_piece=request.moves_per_piece,
+            max_displacement=request.max_displacement,
+            token_band=request.token_band,
+            objective=request.objective,
             max_pieces=request.max_pieces,
             thresholds=thresholds,
             steps=request.steps,

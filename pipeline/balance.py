@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from packer.context_parallel import CPPlan
 from packer.cp_measures import CPMeter
 from packer.measures import BalanceMeter
+from packer.packing.binding import BindingMeter
 from packer.packing.packer import Packer, with_lower_intake
 from packer.plan import PackingConfig
 from packer.schedule import Schedule
@@ -44,6 +45,20 @@ def measure_plan(
     for part in range(segment.first_part, segment.stop_part):
         meter.add(read_plan_part(root / "plan" / f"{schema.part_name(part)}.parquet"))
     return meter.result().as_dict()
+
+
+def measure_binding(root: Path, segment: Segment, bounds: PackingConfig) -> dict[str, Any]:
+    """Which bounds are in the way of a segment's balance (`packer.packing.binding`).
+
+    Args:
+        root: the set's directory.
+        segment: of its chain.
+        bounds: that it was packed under, with the objective and the bands.
+    """
+    meter = BindingMeter(bounds)
+    for part in range(segment.first_part, segment.stop_part):
+        meter.add(read_plan_part(root / "plan" / f"{schema.part_name(part)}.parquet"))
+    return {"binding": meter.binding(), "binding_shares": meter.shares()}
 
 
 def measure_policy(

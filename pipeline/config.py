@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from packer.orders import AUTO, check_rule
+from packer.plan import MOST_MOVES
 from packer.schedule import Coupling, Schedule
 from pipeline.stores.rejects import check_reasons
 
@@ -209,7 +210,10 @@ class PackingSettings(_Table):
     thresholds: tuple[int, ...] | Literal["tune"] = "tune"
     max_queues: int = Field(default=3, ge=1, le=3)
     window_steps: int = Field(default=32, ge=1, le=4096)
-    moves_per_piece: int = Field(default=0, ge=0, le=_MANY)
+    moves_per_piece: int = Field(default=0, ge=0, le=MOST_MOVES)
+    objective: Literal["schedule", "max"] = "schedule"
+    token_band: float = Field(default=0.0, ge=0, lt=1)
+    source_band: float = Field(default=0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _window(self) -> PackingSettings:

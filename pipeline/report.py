@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from packer.packing.packer import PackingError
 from packer.schedule import Coupling, Schedule
 from packer.stream import Stream
 from packer.workload import Workload
-from pipeline.balance import measure_cp, measure_plan, measure_policy
+from pipeline.balance import measure_binding, measure_cp, measure_plan, measure_policy
 from pipeline.built import check_parts, config_of, stores_of, workload_of
 from pipeline.config import ConfigError, ParallelSettings, schedule_of
+from pipeline.planning.bounds import packing_config
 from pipeline.planning.mixing import open_stream
 from pipeline.shard.manifest import Segment, load_manifest
 from pipeline.shares import measure_sources
@@ -43,7 +45,8 @@ def report(
     Returns:
         Totals of the manifest; the plan's balance of the first segment at the top level; `cp` by
         degree, the smallest degree's figures at the top level too; `sources`, a dict each
-        (`pipeline.shares`); `baselines` by policy, None for one that has no plan within the bounds.
+        (`pipeline.shares`); `binding`, bounds in the way of a better balance; `baselines` by
+        policy, None for one that has no plan within the bounds.
 
     Raises:
         ConfigError: a schedule that cannot be, or that cannot run the micro-batches of a step.
@@ -77,6 +80,11 @@ def report(
         "context_length": segment.context_length,
         "max_tokens": segment.max_tokens,
         **measure_plan(root, segment, workload, schedule, manifest.micro_batch_order),
+        **measure_binding(
+            root,
+            segment,
+            replace(packing_config(config), intake_tokens=segment.intake_tokens),
+        ),
         **{name: smallest[name] for name in ("cp_attention", "cp_tokens") if smallest},
         "cp": by_degree,
         "sources": measure_sources(root, segment, manifest.sources, stream),

@@ -177,18 +177,26 @@ def level_above(load, bounds, filler, level):
 
 @kernel
 def level_below(load, bounds, filler, high):
-    """The level of so much filler, where it is at most `high`, to a part in 2^14."""
+    """The level of so much filler, where it is at most `high`, to a part in 2^12 of the filler.
+
+    Newton's method from above; where a full micro-batch misleads it, the middle of what is left.
+    """
     low = load.work[0]
     for j in range(bounds.num):
         low = min(low, load.work[j])
-    for _ in range(14):
-        level = 0.5 * (low + high)
-        held, _ = filled_to(load, bounds, level)
+    level = high
+    for _ in range(40):
+        held, rising = filled_to(load, bounds, level)
+        if abs(held - filler) * 4096.0 <= filler:
+            break
         if held < filler:
             low = level
         else:
             high = level
-    return high
+        level += (filler - held) * bounds.filler_rate / max(rising, 1)
+        if not low < level < high:
+            level = 0.5 * (low + high)
+    return level
 
 
 @kernel

@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from packer.packing.backlog import Backlog, Filled, Policy, Stop
-from packer.packing.rivals import Merit, best_of_rivals, merit_of
+from packer.packing.rivals import Merit, MeritMeter, best_of_rivals
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.workload import Workload
 
@@ -242,7 +242,10 @@ def pack(policy: str, pieces: Pieces, config: PackingConfig, workload: Workload)
 
     def measured(policy: str, config: PackingConfig) -> tuple[Packing, Merit | None]:
         packing = plan(policy, config)
-        return packing, merit_of([packing.steps] if packing.steps else [], packing.config)
+        meter = MeritMeter(packing.config)
+        if packing.steps is not None:
+            meter.add(packing.steps)
+        return packing, meter.result()
 
     def worth(policy: str, config: PackingConfig) -> Merit | None:
         try:

@@ -7,7 +7,7 @@ leave a search nothing to do, and where its effort is set very low.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -33,22 +33,36 @@ class Merit:
     """Token-weighted, in steps."""
 
 
-def merit_of(windows: Iterable[Steps], config: PackingConfig) -> Merit | None:
-    """Measure a plan, given in windows; None where it has no step."""
-    objective = Objective.of(config)
-    tokens = outside = displacement = 0
-    time = 0.0
-    for steps in windows:
-        moved = np.abs(steps.piece_step - steps.pieces.position // config.intake_tokens)
-        tokens += int(steps.pieces.tokens.sum())
-        displacement += int((moved * steps.pieces.tokens).sum())
-        outside += outside_bands(steps, config)
-        time += time_of(steps, objective)
-    if not tokens:
-        return None
-    return Merit(
-        outside=outside / tokens, time=time / tokens, displacement_mean=displacement / tokens
-    )
+class MeritMeter:
+    """Measures a plan, window by window.
+
+    Args:
+        config: what is packed under.
+    """
+
+    def __init__(self, config: PackingConfig) -> None:
+        self._config = config
+        self._objective = Objective.of(config)
+        self._tokens = self._outside = self._displacement = 0
+        self._time = 0.0
+
+    def add(self, steps: Steps) -> None:
+        """Count some more steps."""
+        moved = np.abs(steps.piece_step - steps.pieces.position // self._config.intake_tokens)
+        self._tokens += int(steps.pieces.tokens.sum())
+        self._displacement += int((moved * steps.pieces.tokens).sum())
+        self._outside += outside_bands(steps, self._config)
+        self._time += time_of(steps, self._objective)
+
+    def result(self) -> Merit | None:
+        """What the steps so far are worth; None where there are none."""
+        if not self._tokens:
+            return None
+        return Merit(
+            outside=self._outside / self._tokens,
+            time=self._time / self._tokens,
+            displacement_mean=self._displacement / self._tokens,
+        )
 
 
 def with_room(config: PackingConfig) -> PackingConfig:

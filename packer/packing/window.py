@@ -27,9 +27,11 @@ MOVES = 800
 """Tries for each long piece, or group of them."""
 FEW = 16
 """Micro-batches of a step that a search sees where it can take groups."""
-REFINING, REFINING_FROM = 40, 0.6
+REFINING, REFINING_FROM = 100, 0.7
 """Tries for each long piece after a search of groups, and how much of the search is over then."""
-LIKE = 8
+REFINING_SIZE = 64
+"""Micro-batches of a step from which on tries are fewer, since each looks at more of them."""
+LIKE = 32
 """Groups that are taken from pieces of like length, by arrival."""
 CRUMB = 64
 """Pieces below S / CRUMB tokens fill up to a step's exact share."""
@@ -84,7 +86,9 @@ def search_window(
         coarse = grouped(window, bounds, group, arrived)
         if search(coarse.window, coarse.bounds, moves * len(coarse.window.tokens), 0.0, seed):
             window = spread_out(coarse, window, bounds, arrived)
-        moves, start = max(1, moves * REFINING // MOVES), REFINING_FROM
+        size = max(REFINING_SIZE, config.num_micro_batches)
+        moves = max(1, moves * REFINING * REFINING_SIZE // (MOVES * size))
+        start = REFINING_FROM
     if not search(window, bounds, moves * len(long), start, seed + np.uint64(1)):
         return None
     return _step_of_all(window, long, short, pieces, config)
