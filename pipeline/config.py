@@ -199,7 +199,7 @@ class MixtureConfig(_Table):
 class PackingSettings(_Table):
     """Bounds of a micro-batch and a step, and the policy that fills them."""
 
-    policy: Literal["concat", "reorder", "wlb", "lookahead"] = "wlb"
+    policy: Literal["concat", "reorder", "wlb", "lookahead", "fixed_greedy"] = "wlb"
     num_micro_batches: int = Field(ge=1, le=1 << 20)
     context_length: int = Field(ge=1, le=1 << 25)
     max_tokens: int | None = Field(default=None, le=1 << 26)
@@ -210,6 +210,8 @@ class PackingSettings(_Table):
     max_queues: int = Field(default=3, ge=1, le=3)
     window_steps: int = Field(default=32, ge=1, le=4096)
     moves_per_piece: int = Field(default=0, ge=0, le=_MANY)
+    global_batches: int = Field(default=1, ge=1, le=4096)
+    longest_first: bool = False
 
     @model_validator(mode="after")
     def _window(self) -> PackingSettings:
@@ -221,6 +223,12 @@ class PackingSettings(_Table):
         given = () if self.thresholds == "tune" else self.thresholds
         if list(given) != sorted(set(given)) or min(given, default=1) < 1:
             raise ValueError(f"thresholds {list(given)} must be positive and ascending")
+        if self.max_displacement < 2 * self.global_batches - 1:
+            raise ValueError(
+                f"max_displacement is {self.max_displacement} but must be at least "
+                f"{2 * self.global_batches - 1} at global_batches {self.global_batches}: a piece "
+                "left by one window may run at the end of the next"
+            )
         return self
 
     @property

@@ -26,8 +26,13 @@ _MODULES = {
     "wlb": "packer.packing.wlb",
     "lookahead": "packer.packing.lookahead",
     "wlb_printed": "packer.packing.printed",
+    "fixed_greedy": "packer.packing.fixed",
+    "ffd": "packer.packing.by_length:first_fit",
+    "bfd": "packer.packing.by_length:best_fit",
+    "karmarkar_karp": "packer.packing.karmarkar_karp",
 }
-POLICIES = ("concat", "reorder", "wlb", "lookahead")
+"""Where each policy is: a module, and its function unless that is `fill`."""
+POLICIES = ("concat", "reorder", "wlb", "lookahead", "fixed_greedy")
 """Policies that keep every law."""
 SIMULATED = tuple(_MODULES)
 """Those, and what runs in simulations only."""
@@ -62,7 +67,8 @@ def policy_of(name: str) -> Policy:
     """
     if name not in _MODULES:
         raise PackingError(f"no packing policy {name!r}; known are {', '.join(_MODULES)}")
-    return cast(Policy, import_module(_MODULES[name]).fill)
+    module, _, function = _MODULES[name].partition(":")
+    return cast(Policy, getattr(import_module(module), function or "fill"))
 
 
 def sustainable_intake(backlog: Backlog, config: PackingConfig) -> tuple[int, int]:

@@ -44,6 +44,8 @@ def packing_config(settings: PackingSettings) -> PackingConfig:
         mean_displacement=settings.mean_displacement,
         window_steps=settings.window_steps,
         moves_per_piece=settings.moves_per_piece,
+        global_batches=settings.global_batches,
+        longest_first=settings.longest_first,
         thresholds=() if settings.thresholds == "tune" else tuple(settings.thresholds),
     )
 
@@ -75,6 +77,7 @@ def _unused(settings: PackingSettings) -> set[str]:
     used = {
         "wlb": {"thresholds", "max_queues", "mean_displacement"},
         "lookahead": {"window_steps", "moves_per_piece", "mean_displacement"},
+        "fixed_greedy": {"global_batches", "longest_first"},
     }
     return set().union(*used.values()) - used.get(settings.policy, set())
 
