@@ -8,6 +8,7 @@ fixed_greedy fixed length: the pieces of some steps dealt anew over bins of S to
 For simulation only:
 
 wlb_printed     Algorithm 1 exactly as printed; it keeps no bound
+fixed_solver    fixed length by a solver, within a time limit
 ffd, bfd        first- and best-fit-decreasing by length
 karmarkar_karp  largest differencing on workload; it does not look at tokens
 """

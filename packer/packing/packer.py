@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from packer.packing.backlog import Backlog, Filled, Policy, Stop
+from packer.packing.backlog import Backlog, Filled, Policy, Solved, Stop
 from packer.packing.rivals import Merit, best_of_rivals, merit_of
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.workload import Workload
@@ -27,6 +27,7 @@ _MODULES = {
     "lookahead": "packer.packing.lookahead",
     "wlb_printed": "packer.packing.printed",
     "fixed_greedy": "packer.packing.fixed",
+    "fixed_solver": "packer.packing.fixed_solver",
     "ffd": "packer.packing.by_length:first_fit",
     "bfd": "packer.packing.by_length:best_fit",
     "karmarkar_karp": "packer.packing.karmarkar_karp",
@@ -112,6 +113,8 @@ class Packer:
         self._first_step = first_step
         self._backlog = Backlog.start()
         self._ended = False
+        self.solved: tuple[Solved, ...] = ()
+        """What a policy that uses a solver says of its windows so far."""
 
     def push(self, pieces: Pieces, *, final: bool = False) -> Steps | None:
         """Take the stream's next pieces; hand back the steps that can now be made.
@@ -137,6 +140,7 @@ class Packer:
         )
         filled = self._fill(backlog, self._config, self._workload, final)
         self._backlog = filled.backlog
+        self.solved += filled.solved
         if filled.stop is not Stop.MORE:
             self._ended = True
             raise self._refusal(filled)
@@ -226,6 +230,8 @@ class Packing:
     """The configuration with the intake really used."""
     policy: str
     """Which made it: the one asked for, or one that `lookahead` was no better than."""
+    solved: tuple[Solved, ...] = ()
+    """As in `Filled`."""
 
 
 def pack(policy: str, pieces: Pieces, config: PackingConfig, workload: Workload) -> Packing:
@@ -242,7 +248,13 @@ def pack(policy: str, pieces: Pieces, config: PackingConfig, workload: Workload)
         def attempt(bounds: PackingConfig) -> Packing:
             packer = Packer(policy, bounds, workload)
             steps = packer.push(pieces, final=True)
-            return Packing(steps=steps, tail=packer.tail, config=bounds, policy=policy)
+            return Packing(
+                steps=steps,
+                tail=packer.tail,
+                config=bounds,
+                policy=policy,
+                solved=packer.solved,
+            )
 
         return with_lower_intake(config, attempt)
 
