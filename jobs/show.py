@@ -140,17 +140,23 @@ def _sources(console: Console, sources: Sequence[dict[str, Any]]) -> None:
 
 def policies(rows: Sequence[dict[str, Any]]) -> None:
     """`steelyard simulate`."""
-    balance({row["policy"]: row for row in rows}, "policies on the same lengths")
+    named = {_policy_name(row): row for row in rows}
+    balance(named, "policies on the same lengths")
     table = _table("packing", ["policy", "documents/s", "tail tokens", "A", "thresholds"])
-    for row in rows:
+    for name, row in named.items():
         table.add_row(
-            row["policy"],
+            name,
             f"{row['documents_per_s']:,.0f}",
             f"{row['tail_tokens']:,}",
             f"{row['intake_tokens']:,}",
             ", ".join(f"{threshold:,}" for threshold in row["thresholds"]),
         )
     _console().print(table)
+
+
+def _policy_name(row: dict[str, Any]) -> str:
+    batches = row["global_batches"]
+    return row["policy"] if batches is None else f"{row['policy']} ({batches})"
 
 
 def micro_batch(figures: dict[str, Any]) -> None:
