@@ -209,7 +209,7 @@ class PackingConfig:
             window, in shares of A; 0 for no band.
         global_batches: steps that `fixed_greedy`, `fixed_solver` and the packers by length deal
             out together.
-        longest_first: `fixed_greedy` places the longest first, not in order of the stream.
+        longest_first: `fixed_greedy` places short pieces by length too, not in order of the stream.
         solver_seconds: time that `fixed_solver` has for a window.
         solver_gap: relative gap at which `fixed_solver` stops.
     """
