@@ -175,7 +175,8 @@ def simulate(
     lengths: Annotated[
         str,
         typer.Option(
-            help="fig3 (the paper's), a .npy or .json of lengths, FILE.parquet:COLUMN (lengths or "
+            help="fig3 (the paper's), fig3_stream (the same as parts of windows), a .npy or "
+            ".json of lengths, FILE.parquet:COLUMN (lengths or "
             "lists of token ids), a Megatron .idx, or a token store's directory."
         ),
     ] = "fig3",
@@ -236,6 +237,21 @@ def simulate(
         str,
         typer.Option(help="What lookahead minimises: schedule (time at dp, pp) or max (excess)."),
     ] = "schedule",
+    global_batches: Annotated[
+        str,
+        typer.Option(
+            help="Steps that fixed_*, ffd, bfd deal out together; comma-separated, a row each."
+        ),
+    ] = "1",
+    longest_first: Annotated[
+        bool, typer.Option("--longest-first", help="fixed_greedy sorts short documents as well.")
+    ] = False,
+    solver_seconds: Annotated[
+        float, typer.Option(min=1e-3, max=86_400, help="Time of fixed_solver for a window.")
+    ] = 1.0,
+    solver_gap: Annotated[
+        float, typer.Option(min=0, max=0.99, help="Relative gap at which fixed_solver stops.")
+    ] = 1e-3,
     as_json: AsJson = False,
 ) -> None:
     """Packing policies side by side on a length distribution; nothing is written."""
@@ -265,6 +281,10 @@ def simulate(
         moves_per_piece=moves_per_piece,
         thresholds=thresholds,
         objective=objective,
+        global_batches=global_batches,
+        longest_first=longest_first,
+        solver_seconds=solver_seconds,
+        solver_gap=solver_gap,
     )
     rows = simulate_lengths(request)
     if as_json:

@@ -141,15 +141,14 @@ def _sources(console: Console, sources: Sequence[dict[str, Any]]) -> None:
 
 def policies(rows: Sequence[dict[str, Any]]) -> None:
     """`steelyard simulate`."""
-    balance({row["policy"]: row for row in rows}, "policies on the same lengths")
+    named = {_policy_name(row): row for row in rows}
+    balance(named, "policies on the same lengths")
     table = _table(
         "packing", ["policy", "documents/s", "tail tokens", "A", "thresholds", "in the way"]
     )
-    for row in rows:
+    for name, row in named.items():
         table.add_row(
-            row["policy"]
-            if row["made_by"] == row["policy"]
-            else f"{row['policy']} (no better than {row['made_by']})",
+            name,
             f"{row['documents_per_s']:,.0f}",
             f"{row['tail_tokens']:,}",
             f"{row['intake_tokens']:,}",
@@ -157,6 +156,12 @@ def policies(rows: Sequence[dict[str, Any]]) -> None:
             ", ".join(row["binding"]),
         )
     _console().print(table)
+
+
+def _policy_name(row: dict[str, Any]) -> str:
+    batches = row["global_batches"]
+    name = row["policy"] if batches is None else f"{row['policy']} ({batches})"
+    return name if row["made_by"] == row["policy"] else f"{name} (as {row['made_by']})"
 
 
 def micro_batch(figures: dict[str, Any]) -> None:

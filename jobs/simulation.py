@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from packer.lengths import fig3_lengths
 from packer.schedule import Coupling, Schedule
 from packer.simulate import simulate
+from packer.window_lengths import fig3_stream_lengths
 from packer.workload import LONGEST_PIECE, Workload
 from pipeline.config import ConfigError
 from pipeline.planning.bounds import warn_of_one_rank
@@ -28,6 +29,7 @@ _FIG3_TOKENS_PER_DOCUMENT = 1_500
 """A little below the distribution's mean, so that enough documents are drawn."""
 
 
+_FIG3 = {"fig3": fig3_lengths, "fig3_stream": fig3_stream_lengths}
 _MOST_DOCUMENTS = 100_000_000
 _FIG7_CROSSOVER = 47_100
 """Measured for Llama-2-7B on 16 H100s (WLB-LLM, arXiv 2503.17924, Figure 7)."""
@@ -60,6 +62,10 @@ class SimulationRequest:
     moves_per_piece: int
     thresholds: str
     objective: str
+    global_batches: str = "1"
+    longest_first: bool = False
+    solver_seconds: float = 1.0
+    solver_gap: float = 1e-3
 
 
 def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
@@ -96,6 +102,10 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
             objective=request.objective,
             max_pieces=request.max_pieces,
             thresholds=thresholds,
+            global_batches=_numbers("--global-batches", request.global_batches, "steps"),
+            longest_first=request.longest_first,
+            solver_seconds=request.solver_seconds,
+            solver_gap=request.solver_gap,
             steps=request.steps,
         )
     except ValueError as error:  # bounds and lengths that make no sense together
@@ -119,7 +129,7 @@ def load_lengths(request: SimulationRequest) -> np.ndarray:
     Raises:
         ConfigError: not a file of lengths.
     """
-    if request.lengths == "fig3":
+    if request.lengths in _FIG3:
         tokens = request.steps * request.num_micro_batches * request.context_length
         count = tokens // _FIG3_TOKENS_PER_DOCUMENT + 1
         if count > _MOST_DOCUMENTS:
@@ -127,7 +137,7 @@ def load_lengths(request: SimulationRequest) -> np.ndarray:
                 f"{request.steps} steps of {request.num_micro_batches} x {request.context_length} "
                 f"tokens need {count} documents; at most {_MOST_DOCUMENTS} are drawn, lower --steps"
             )
-        return fig3_lengths(count, request.seed)
+        return _FIG3[request.lengths](count, request.seed)
     try:
         lengths = _read_lengths(request.lengths)
     except (OSError, ValueError, KeyError) as error:
@@ -161,8 +171,8 @@ def _read_lengths(name: str) -> np.ndarray:
     if path.endswith(".u32"):
         return np.fromfile(path, "<u4")
     raise ValueError(
-        "expected fig3, FILE.npy, FILE.json, FILE.parquet:COLUMN (of lengths, or of lists of token "
-        "ids), a Megatron FILE.idx, a token store or its lengths.u32"
+        "expected fig3, fig3_stream, FILE.npy, FILE.json, FILE.parquet:COLUMN (of lengths, or of "
+        "lists of token ids), a Megatron FILE.idx, a token store or its lengths.u32"
     )
 
 
@@ -188,7 +198,12 @@ def _without_empty(name: str, lengths: np.ndarray) -> np.ndarray:
 def _thresholds(text: str) -> tuple[int, ...] | None:
     if text == "tune":
         return None
+    return _numbers("--thresholds", text, "tokens", "or tune")
+
+
+def _numbers(option: str, text: str, unit: str, *other: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"--thresholds {text}: expected tokens with commas, or tune") from None
+        expected = ", ".join([f"{unit} with commas", *other])
+        raise ConfigError(f"{option} {text}: expected {expected}") from None

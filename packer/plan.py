@@ -207,6 +207,11 @@ class PackingConfig:
             for no band.
         source_band: how far a source's share of a step of `lookahead` may be from its share of the
             window, in shares of A; 0 for no band.
+        global_batches: steps that `fixed_greedy`, `fixed_solver` and the packers by length deal
+            out together.
+        longest_first: `fixed_greedy` places short pieces by length too, not in order of the stream.
+        solver_seconds: time that `fixed_solver` has for a window.
+        solver_gap: relative gap at which `fixed_solver` stops.
     """
 
     num_micro_batches: int
@@ -222,6 +227,10 @@ class PackingConfig:
     schedule: Schedule | None = None
     token_band: float = 0.0
     source_band: float = 0.0
+    global_batches: int = 1
+    longest_first: bool = False
+    solver_seconds: float = 1.0
+    solver_gap: float = 1e-3
 
     def __post_init__(self) -> None:
         if self.num_micro_batches < 1 or self.context_length < 1:
@@ -261,6 +270,18 @@ class PackingConfig:
             )
         if self.schedule is not None:
             self.schedule.num_per_rank(self.num_micro_batches)
+        if not 1 <= self.global_batches <= (self.max_displacement + 1) // 2:
+            raise ValueError(
+                f"global_batches is {self.global_batches} and max_displacement "
+                f"{self.max_displacement}; a piece left by one window may run at the end of the "
+                "next, so it must be 1 to (max_displacement + 1) / 2: raise max_displacement to "
+                f"{2 * self.global_batches - 1}"
+            )
+        if not self.solver_seconds > 0 or not 0 <= self.solver_gap < 1:
+            raise ValueError(
+                f"solver_seconds {self.solver_seconds} must be positive and solver_gap "
+                f"{self.solver_gap} in 0..1"
+            )
         if self.intake_tokens == 0:
             object.__setattr__(self, "intake_tokens", self.num_micro_batches * self.context_length)
 

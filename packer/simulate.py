@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from packer.measures import BalanceMeter
 from packer.orders import AUTO
 from packer.packing.binding import BindingMeter
 from packer.packing.objective import outside_bands
-from packer.packing.packer import Packing, pack
+from packer.packing.packer import Packing, PackingError, pack
 from packer.plan import Int64, PackingConfig, Pieces
 from packer.schedule import ONE_RANK, Schedule
 from packer.tuning import tune_thresholds
@@ -22,6 +23,10 @@ from packer.workload import Workload
 OBJECTIVES = ("schedule", "max")
 QUEUED_POLICIES = ("wlb", "wlb_printed", "lookahead")
 """Policies that have outlier thresholds, or a rival that has."""
+WINDOW_POLICIES = ("fixed_greedy", "fixed_solver", "ffd", "bfd")
+"""Policies that deal out several global batches together."""
+FILLING_POLICIES = ("ffd", "bfd")
+"""Policies that fill micro-batches up to S_max, so that a step takes in N x S_max tokens."""
 
 
 def simulate(
@@ -44,6 +49,10 @@ def simulate(
     max_displacement: int = 16,
     window_steps: int = 32,
     moves_per_piece: int = 0,
+    global_batches: Sequence[int] = (1,),
+    longest_first: bool = False,
+    solver_seconds: float = 1.0,
+    solver_gap: float = 1e-3,
     steps: int | None = None,
 ) -> list[dict[str, Any]]:
     """Pack the same documents with every policy and measure what comes out.
@@ -70,16 +79,23 @@ def simulate(
         max_displacement: bound on displacement, in steps.
         window_steps: steps that `lookahead` plans as a whole.
         moves_per_piece: effort of `lookahead`; 0 for what suits N.
+        global_batches: steps that `WINDOW_POLICIES` deal out together, a row for each; their bound
+            on displacement is at least four times as many steps.
+        longest_first: order of `fixed_greedy`.
+        solver_seconds: time limit of `fixed_solver` for a window.
+        solver_gap: relative gap at which `fixed_solver` stops.
         steps: use only as many documents as about so many steps need; None for all.
 
     Returns:
         A dict a policy: the fields of `packer.measures.Balance`, and `policy`, `thresholds`,
-        `intake_tokens`, `tail_tokens`, `tail_pieces`, `seconds` and `documents_per_s` (CPU time of
-        packing, neither compiling nor tuning in it), `tuning_seconds`, and `violations`: how often
-        a bound is broken, by bound, which only `wlb_printed` does; `made_by`, the policy that made
-        the plan, another one where `lookahead` found none better; `binding` and `binding_shares`,
-        which bounds are in the way (`packer.packing.binding`); `outside_bands`, tokens by which
-        steps are out of the bands.
+        `global_batches` (None where the policy has no use for them), `intake_tokens`,
+        `tail_tokens`, `tail_pieces`, `seconds` and `documents_per_s` (CPU time of packing, neither
+        compiling nor tuning in it), `tuning_seconds`, `violations`: how often a bound is broken,
+        by bound, which no policy does that writes plans; `solver`: how `fixed_solver` fared
+        (`windows`, `at_limit`, `gap_mean`, `gap_max`, `seconds`), None for the others; `made_by`,
+        the policy that made the plan, another one where `lookahead` found none better; `binding`
+        and `binding_shares`, which bounds are in the way (`packer.packing.binding`);
+        `outside_bands`, tokens by which steps are out of the bands.
 
     Raises:
         PackingError: unknown policy, or no plan within the bounds.
@@ -98,6 +114,9 @@ def simulate(
         schedule=_objective(objective, schedule),
         token_band=token_band,
         source_band=source_band,
+        longest_first=longest_first,
+        solver_seconds=solver_seconds,
+        solver_gap=solver_gap,
     )
     pieces = cut_lengths(lengths, context_length)
     if steps is not None:
@@ -115,15 +134,38 @@ def simulate(
         tuning_s = time.process_time() - started
         tuned = replace(config, thresholds=tuning.thresholds)
     rows = []
-    for policy in policies:
+    for policy, batches in _rows_of(policies, global_batches):
         queued = policy in QUEUED_POLICIES
-        packing, seconds = _timed(policy, pieces, tuned if queued else config, workload)
+        bounds = tuned if queued else _bounds(policy, batches, config)
+        packing, seconds = _timed(policy, pieces, bounds, workload)
         row = _row(policy, packing, workload, schedule, micro_batch_order)
+        row["global_batches"] = batches
         row["seconds"] = seconds
         row["documents_per_s"] = (int(pieces.doc_id[-1]) + 1) / max(seconds, 1e-9)
         row["tuning_seconds"] = tuning_s if queued else 0.0
         rows.append(row)
     return rows
+
+
+def _rows_of(
+    policies: Sequence[str], global_batches: Sequence[int]
+) -> list[tuple[str, int | None]]:
+    """Policies, those that deal out windows once for every size of these."""
+    return [
+        (policy, batches)
+        for policy in policies
+        for batches in (global_batches if policy in WINDOW_POLICIES else (None,))
+    ]
+
+
+def _bounds(policy: str, batches: int | None, config: PackingConfig) -> PackingConfig:
+    """What a policy without thresholds packs under."""
+    if batches is not None:
+        bound = max(config.max_displacement, 4 * batches)
+        config = replace(config, global_batches=batches, max_displacement=bound)
+    if policy in FILLING_POLICIES:
+        return replace(config, intake_tokens=config.num_micro_batches * config.max_tokens)
+    return config
 
 
 def cut_lengths(lengths: np.ndarray, context_length: int) -> Pieces:
@@ -162,7 +204,8 @@ def _compile(policy: str, config: PackingConfig, workload: Workload) -> None:
     uneven = np.ones(config.num_micro_batches, np.int64)
     uneven[0] = config.context_length
     bounds = replace(config, intake_tokens=int(uneven.sum()))
-    pack(policy, Pieces.from_lengths(uneven), bounds, workload)
+    with suppress(PackingError):  # wlb_printed holds a long piece back, and is compiled by then
+        pack(policy, Pieces.from_lengths(uneven), bounds, workload)
 
 
 def _timed(
@@ -199,6 +242,21 @@ def _row(
         "tail_tokens": int(packing.tail.tokens.sum()),
         "tail_pieces": len(packing.tail),
         "violations": _violations(packing),
+        "solver": _solver(packing),
+    }
+
+
+def _solver(packing: Packing) -> dict[str, int | float] | None:
+    """How the solver fared with the windows, where there was one."""
+    solved = packing.solved
+    if not solved:
+        return None
+    return {
+        "windows": len(solved),
+        "at_limit": sum(window.at_limit for window in solved),
+        "gap_mean": sum(window.gap for window in solved) / len(solved),
+        "gap_max": max(window.gap for window in solved),
+        "seconds": sum(window.seconds for window in solved),
     }
 
 

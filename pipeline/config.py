@@ -200,7 +200,7 @@ class MixtureConfig(_Table):
 class PackingSettings(_Table):
     """Bounds of a micro-batch and a step, and the policy that fills them."""
 
-    policy: Literal["concat", "reorder", "wlb", "lookahead"] = "wlb"
+    policy: Literal["concat", "reorder", "wlb", "lookahead", "fixed_greedy"] = "wlb"
     num_micro_batches: int = Field(ge=1, le=1 << 20)
     context_length: int = Field(ge=1, le=1 << 25)
     max_tokens: int | None = Field(default=None, le=1 << 26)
@@ -214,6 +214,8 @@ class PackingSettings(_Table):
     objective: Literal["schedule", "max"] = "schedule"
     token_band: float = Field(default=0.0, ge=0, lt=1)
     source_band: float = Field(default=0.0, ge=0, lt=1)
+    global_batches: int = Field(default=1, ge=1, le=4096)
+    longest_first: bool = False
 
     @model_validator(mode="after")
     def _window(self) -> PackingSettings:
@@ -225,6 +227,12 @@ class PackingSettings(_Table):
         given = () if self.thresholds == "tune" else self.thresholds
         if list(given) != sorted(set(given)) or min(given, default=1) < 1:
             raise ValueError(f"thresholds {list(given)} must be positive and ascending")
+        if self.max_displacement < 2 * self.global_batches - 1:
+            raise ValueError(
+                f"max_displacement is {self.max_displacement} but must be at least "
+                f"{2 * self.global_batches - 1} at global_batches {self.global_batches}: a piece "
+                "left by one window may run at the end of the next"
+            )
         return self
 
     @property

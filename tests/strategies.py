@@ -81,10 +81,12 @@ def configs(draw: st.DrawFn) -> PackingConfig:
         max_pieces=draw(st.sampled_from([0, 0, 0, 1, 2, 9])),
         intake_tokens=draw(st.sampled_from([0, 0, 0, max(num, num * context_length // 2)])),
         thresholds=tuple(sorted(thresholds)),
-        max_displacement=draw(st.sampled_from([1, 2, 5, 16, 16])),
+        max_displacement=(most := draw(st.sampled_from([1, 2, 5, 16, 16]))),
         mean_displacement=draw(st.sampled_from([0.25, 0.5, 4.0])),
         window_steps=draw(st.sampled_from([1, 3, 8])),
         moves_per_piece=draw(st.sampled_from([1, 20])),
+        global_batches=draw(st.sampled_from([1, 1, 2, 3])) if most >= 5 else 1,
+        longest_first=draw(st.booleans()),
     )
 
 

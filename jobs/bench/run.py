@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jobs.bench import balance, build, huge, machine, memory, orders, packing
+from jobs.bench import balance, build, huge, machine, memory, orders, packing, table2
 
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "packing": packing.run,
     "balance": balance.run,
     "orders": orders.run,
+    "table2": table2.run,
     "build": build.run,
     "memory": memory.run,
     "huge": huge.run,

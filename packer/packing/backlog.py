@@ -59,6 +59,17 @@ class Backlog:
         return cls(pieces=Pieces.empty(), hand=nothing, queued=nothing)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """How a solver fared with a window."""
+
+    seconds: float
+    gap: float
+    """Between the result and the bound, relative to the result."""
+    at_limit: bool
+    """Time was over before the gap was closed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Filled:
     """What a policy made of a backlog."""
@@ -67,6 +78,8 @@ class Filled:
     """The steps made, numbered from the segment's first; None if none."""
     backlog: Backlog
     stop: Stop
+    solved: tuple[Solved, ...] = ()
+    """A window each, of a policy that uses a solver."""
 
 
 Policy = Callable[[Backlog, PackingConfig, Workload, bool], Filled]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from packer.jit import kernel
-from packer.packing.kernels_order import by_work, sort_ascending, stable_order
+from packer.packing.kernels_order import by_work, in_groups, sort_ascending
 
 MORE, LAG, LATE, EARLY = 0, 1, 2, 3
 """As in `backlog.Stop`."""
@@ -114,7 +114,6 @@ def placing_order(tokens, workload, arrival, candidates, limits, step):
     sort_ascending(candidates)
     group = np.empty(len(candidates), np.int64)
     key = np.zeros(len(candidates), np.int64)
-    starts = np.zeros(5, np.int64)
     for place in range(len(candidates)):
         index = candidates[place]
         age = step - arrival[index]
@@ -128,14 +127,7 @@ def placing_order(tokens, workload, arrival, candidates, limits, step):
             group[place] = 3
         if group[place] % 2:
             key[place] = -workload[index]
-        starts[group[place] + 1] += 1
-    for number in range(4):
-        starts[number + 1] += starts[number]
-    order = np.empty_like(candidates)
-    for place in stable_order(key):
-        order[starts[group[place]]] = candidates[place]
-        starts[group[place]] += 1
-    return order
+    return in_groups(candidates, group, key, 4)
 
 
 @kernel

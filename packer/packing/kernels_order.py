@@ -45,6 +45,24 @@ def sort_ascending(indices):
 
 
 @kernel
+def in_groups(candidates, group, key, num_groups):
+    """Candidates group after group, inside a group by rising key, ties in order: (candidates,).
+
+    `group`, from 0, and `key` are of each candidate.
+    """
+    starts = np.zeros(num_groups + 1, np.int64)
+    for place in range(len(candidates)):
+        starts[group[place] + 1] += 1
+    for number in range(num_groups):
+        starts[number + 1] += starts[number]
+    order = np.empty_like(candidates)
+    for place in stable_order(key):
+        order[starts[group[place]]] = candidates[place]
+        starts[group[place]] += 1
+    return order
+
+
+@kernel
 def by_work(work, first):
     """Slots in falling workload, ties by first position: the rank of each."""
     order = stable_order(first)

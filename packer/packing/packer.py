@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from packer.packing.backlog import Backlog, Filled, Policy, Stop
+from packer.packing.backlog import Backlog, Filled, Policy, Solved, Stop
 from packer.packing.rivals import Merit, MeritMeter, best_of_rivals
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.workload import Workload
@@ -26,8 +26,14 @@ _MODULES = {
     "wlb": "packer.packing.wlb",
     "lookahead": "packer.packing.lookahead",
     "wlb_printed": "packer.packing.printed",
+    "fixed_greedy": "packer.packing.fixed",
+    "fixed_solver": "packer.packing.fixed_solver",
+    "ffd": "packer.packing.by_length:first_fit",
+    "bfd": "packer.packing.by_length:best_fit",
+    "karmarkar_karp": "packer.packing.karmarkar_karp",
 }
-POLICIES = ("concat", "reorder", "wlb", "lookahead")
+"""Where each policy is: a module, and its function unless that is `fill`."""
+POLICIES = ("concat", "reorder", "wlb", "lookahead", "fixed_greedy")
 """Policies that keep every law."""
 SIMULATED = tuple(_MODULES)
 """Those, and what runs in simulations only."""
@@ -62,7 +68,8 @@ def policy_of(name: str) -> Policy:
     """
     if name not in _MODULES:
         raise PackingError(f"no packing policy {name!r}; known are {', '.join(_MODULES)}")
-    return cast(Policy, import_module(_MODULES[name]).fill)
+    module, _, function = _MODULES[name].partition(":")
+    return cast(Policy, getattr(import_module(module), function or "fill"))
 
 
 def sustainable_intake(backlog: Backlog, config: PackingConfig) -> tuple[int, int]:
@@ -106,6 +113,8 @@ class Packer:
         self._first_step = first_step
         self._backlog = Backlog.start()
         self._ended = False
+        self.solved: tuple[Solved, ...] = ()
+        """What a policy that uses a solver says of its windows so far."""
 
     def push(self, pieces: Pieces, *, final: bool = False) -> Steps | None:
         """Take the stream's next pieces; hand back the steps that can now be made.
@@ -131,6 +140,7 @@ class Packer:
         )
         filled = self._fill(backlog, self._config, self._workload, final)
         self._backlog = filled.backlog
+        self.solved += filled.solved
         if filled.stop is not Stop.MORE:
             self._ended = True
             raise self._refusal(filled)
@@ -220,6 +230,8 @@ class Packing:
     """The configuration with the intake really used."""
     policy: str
     """Which made it: the one asked for, or one that `lookahead` was no better than."""
+    solved: tuple[Solved, ...] = ()
+    """As in `Filled`."""
 
 
 def pack(policy: str, pieces: Pieces, config: PackingConfig, workload: Workload) -> Packing:
@@ -236,7 +248,13 @@ def pack(policy: str, pieces: Pieces, config: PackingConfig, workload: Workload)
         def attempt(bounds: PackingConfig) -> Packing:
             packer = Packer(policy, bounds, workload)
             steps = packer.push(pieces, final=True)
-            return Packing(steps=steps, tail=packer.tail, config=bounds, policy=policy)
+            return Packing(
+                steps=steps,
+                tail=packer.tail,
+                config=bounds,
+                policy=policy,
+                solved=packer.solved,
+            )
 
         return with_lower_intake(config, attempt)
 

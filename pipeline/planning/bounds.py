@@ -19,6 +19,7 @@ _TUNING_PIECES = 400_000
 _OF_SCHEDULE = ("dp_size", "pp_size", "virtual_stages", "coupling")
 """Settings of the cluster that a search by its time looks at."""
 _OF_POLICY = {
+    "fixed_greedy": {"global_batches", "longest_first"},
     "wlb": {"thresholds", "max_queues", "mean_displacement"},
     "lookahead": {
         "thresholds",
@@ -48,6 +49,8 @@ def packing_config(config: RunConfig) -> PackingConfig:
         moves_per_piece=settings.moves_per_piece,
         schedule=schedule_of(config.parallel) if settings.objective == "schedule" else None,
         token_band=settings.token_band,
+        global_batches=settings.global_batches,
+        longest_first=settings.longest_first,
         source_band=settings.source_band,
         thresholds=() if settings.thresholds == "tune" else tuple(settings.thresholds),
     )

@@ -190,12 +190,17 @@ def test_leftovers_of_an_unfinished_build_with_other_settings_are_removed(
     verify(tmp_path)
 
 
-@pytest.mark.parametrize("policy", ["concat", "reorder", "wlb"])
+@pytest.mark.parametrize("policy", ["concat", "reorder", "wlb", "fixed_greedy"])
 @pytest.mark.parametrize("max_pieces", [0, 3, 8])
 def test_every_policy_builds_a_set_that_verify_believes(
     config: RunConfig, tmp_path: Path, policy: str, max_pieces: int
 ) -> None:
-    settings = {"policy": policy, "max_pieces": max_pieces, "thresholds": "tune"}
+    settings = {
+        "policy": policy,
+        "max_pieces": max_pieces,
+        "thresholds": "tune",
+        "global_batches": 2,
+    }
     packing = config.packing.model_copy(update=settings)
     build(config.model_copy(update={"packing": packing}), tmp_path, QUIET)
     verify(tmp_path)

@@ -271,6 +271,12 @@ def test_simulate_reads_lengths_from_where_they_are(
         assert [row["policy"] for row in rows] == ["concat", "reorder"]
         assert rows[0]["displacement_max"] == 0
         assert all(row["documents_per_s"] > 0 for row in rows)
+    fixed = [*arguments[:-1], "concat,fixed_greedy", "--global-batches", "1,2"]
+    assert run(*fixed, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["global_batches"] for row in rows] == [None, 1, 2]
+    assert run(*fixed) == 0
+    assert "fixed_greedy (2)" in capsys.readouterr().out
     arguments += ["--dp", "1", "--pp", "4", "--virtual-stages", "2", "--lockstep", "--json"]
     times = {}
     for order in ("identity", "light_first_1", "auto"):
@@ -280,7 +286,7 @@ def test_simulate_reads_lengths_from_where_they_are(
         times[order] = row["schedule_time"]
     assert times["auto"] <= min(times.values()) < times["identity"]
     assert run("simulate", "--lengths", str(tmp_path / "x.csv"), *shape) == 2
-    assert "expected fig3, FILE.npy" in capsys.readouterr().err
+    assert "expected fig3, fig3_stream, FILE.npy" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -290,6 +296,14 @@ def test_simulate_reads_lengths_from_where_they_are(
         (["inspect", "BUILT", "--step", "0", "--slot", "4"], "slot 4 is not in 0..3"),
         (["report", "BUILT", "--dp-size", "3"], "dp_size 3 does not divide the 4"),
         (["simulate", "SHAPE", "--policies", "best"], "no packing policy 'best'"),
+        (
+            ["simulate", "SHAPE", "--policies", "ffd", "--global-batches", "2,x"],
+            "steps with commas",
+        ),
+        (
+            ["simulate", "SHAPE", "--policies", "ffd", "--global-batches", "0"],
+            "global_batches is 0",
+        ),
         (["simulate", "SHAPE", "--dp-size", "3"], "dp_size 3 does not divide"),
         (["report", "BUILT", "--pp-size", "4", "--virtual-stages", "2"], "groups of pp_size 4"),
         (["simulate", "SHAPE", "--virtual-stages", "2"], "nothing to interleave"),

@@ -95,6 +95,7 @@ def test_overrides_are_toml_values_and_bare_words(config_file: Path) -> None:
             "workload.hardware={gemm_tflops=0.0}",
             ["hardware.gemm_tflops", "greater than 0"],
         ),
+        ("packing.global_batches=9", ["max_displacement is 16", "at least 17"]),
         ("context_parallel.sizes=[1,2]", ["distinct and 2 to 65536"]),
         ("parallel.dp_size=3", ["dp_size 3 does not divide", "4"]),
         ("parallel.virtual_stages=2", ["parallel", "nothing to interleave"]),
