@@ -123,6 +123,11 @@ def _workload(request: SimulationRequest) -> Workload:
     return Workload(crossover=request.crossover or _FIG7_CROSSOVER)
 
 
+def fig3_documents(steps: int, num_micro_batches: int, context_length: int) -> int:
+    """How many documents to draw so that there are enough for the steps."""
+    return steps * num_micro_batches * context_length // _FIG3_TOKENS_PER_DOCUMENT + 1
+
+
 def load_lengths(request: SimulationRequest) -> np.ndarray:
     """Document lengths in tokens, int64 (documents,).
 
@@ -130,8 +135,7 @@ def load_lengths(request: SimulationRequest) -> np.ndarray:
         ConfigError: not a file of lengths.
     """
     if request.lengths in _FIG3:
-        tokens = request.steps * request.num_micro_batches * request.context_length
-        count = tokens // _FIG3_TOKENS_PER_DOCUMENT + 1
+        count = fig3_documents(request.steps, request.num_micro_batches, request.context_length)
         if count > _MOST_DOCUMENTS:
             raise ConfigError(
                 f"{request.steps} steps of {request.num_micro_batches} x {request.context_length} "

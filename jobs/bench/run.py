@@ -12,6 +12,7 @@ from jobs.bench import balance, build, huge, machine, memory, orders, packing, t
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "packing": packing.run,
     "balance": balance.run,
+    "schedule": balance.run_schedule,
     "orders": orders.run,
     "table2": table2.run,
     "build": build.run,
