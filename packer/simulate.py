@@ -14,7 +14,8 @@ from packer.measures import BalanceMeter
 from packer.orders import AUTO
 from packer.packing.binding import BindingMeter
 from packer.packing.objective import outside_bands
-from packer.packing.packer import Packing, PackingError, pack
+from packer.packing.packer import PackingError
+from packer.packing.whole import Packing, pack
 from packer.plan import Int64, PackingConfig, Pieces
 from packer.schedule import ONE_RANK, Schedule
 from packer.tuning import tune_thresholds

@@ -14,7 +14,8 @@ from packer.context_parallel import CPPlan
 from packer.cp_measures import CPMeter
 from packer.measures import BalanceMeter
 from packer.packing.binding import BindingMeter
-from packer.packing.packer import Packer, with_lower_intake
+from packer.packing.packer import Packer
+from packer.packing.whole import with_lower_intake
 from packer.plan import PackingConfig
 from packer.schedule import Schedule
 from packer.stream import Stream

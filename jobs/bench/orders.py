@@ -9,7 +9,7 @@ import numpy as np
 
 from packer.clock import Clock, step_times
 from packer.lengths import fig3_lengths
-from packer.packing.packer import pack
+from packer.packing.whole import pack
 from packer.plan import PackingConfig, Steps
 from packer.schedule import Coupling, Schedule
 from packer.simulate import cut_lengths

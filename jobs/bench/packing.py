@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from packer.lengths import fig3_lengths
-from packer.packing.packer import Packer, pack
+from packer.packing.packer import Packer
+from packer.packing.whole import pack
 from packer.plan import PackingConfig, Pieces
 from packer.workload import Workload
 

@@ -1,4 +1,5 @@
-"""Pieces to micro-batches: one policy a module, `packer.packing.packer` in front of them.
+"""Pieces to micro-batches: one policy a module, `packer.packing.packer` in front of them, and
+`packer.packing.whole` for a stream that is there as a whole.
 
 concat       fill and cut: every micro-batch S tokens in stream order, nothing balanced
 reorder      balance inside a step; nothing moves to another step but what does not fit

@@ -7,16 +7,14 @@ holds yet, never more than the displacement bound allows, plus the last chunk.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from importlib import import_module
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 
 from packer.packing.backlog import Backlog, Filled, Policy, Solved, Stop
-from packer.packing.rivals import Merit, MeritMeter, best_of_rivals
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.workload import Workload
 
@@ -37,12 +35,6 @@ POLICIES = ("concat", "reorder", "wlb", "lookahead", "fixed_greedy")
 """Policies that keep every law."""
 SIMULATED = tuple(_MODULES)
 """Those, and what runs in simulations only."""
-MAX_RESTARTS = 64
-"""How often the intake is lowered before planning gives up."""
-
-Plan = TypeVar("Plan")
-
-log = logging.getLogger(__name__)
 
 
 class PackingError(ValueError):
@@ -216,84 +208,3 @@ class Packer:
         if sustainable < config.num_micro_batches:
             return PackingError(message)
         return IntakeTooLarge(message, sustainable)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Packing:
-    """A whole stream, packed."""
-
-    steps: Steps | None
-    """None where the stream is less than a step."""
-    tail: Pieces
-    """What no step holds, in stream order."""
-    config: PackingConfig
-    """The configuration with the intake really used."""
-    policy: str
-    """Which made it: the one asked for, or one that `lookahead` was no better than."""
-    solved: tuple[Solved, ...] = ()
-    """As in `Filled`."""
-
-
-def pack(policy: str, pieces: Pieces, config: PackingConfig, workload: Workload) -> Packing:
-    """Pack a whole stream; where steps cannot hold the intake, lower it and begin again.
-
-    `lookahead` is compared with `reorder`, and with `wlb` where thresholds are given.
-
-    Raises:
-        PackingError: unknown policy, or no plan within the bounds.
-        ValueError: pieces that are no stream.
-    """
-
-    def plan(policy: str, config: PackingConfig) -> Packing:
-        def attempt(bounds: PackingConfig) -> Packing:
-            packer = Packer(policy, bounds, workload)
-            steps = packer.push(pieces, final=True)
-            return Packing(
-                steps=steps,
-                tail=packer.tail,
-                config=bounds,
-                policy=policy,
-                solved=packer.solved,
-            )
-
-        return with_lower_intake(config, attempt)
-
-    def measured(policy: str, config: PackingConfig) -> tuple[Packing, Merit | None]:
-        packing = plan(policy, config)
-        meter = MeritMeter(packing.config)
-        if packing.steps is not None:
-            meter.add(packing.steps)
-        return packing, meter.result()
-
-    def worth(policy: str, config: PackingConfig) -> Merit | None:
-        try:
-            return measured(policy, config)[1]
-        except PackingError:
-            return None
-
-    if policy == "lookahead":
-        return best_of_rivals(config, measured, worth)
-    return plan(policy, config)
-
-
-def with_lower_intake(config: PackingConfig, attempt: Callable[[PackingConfig], Plan]) -> Plan:
-    """Plan, and where steps cannot hold the intake, lower it and begin again.
-
-    Args:
-        config: the bounds to begin with.
-        attempt: plans the whole stream from its start under the bounds given.
-
-    Raises:
-        PackingError: no plan within the bounds.
-    """
-    for _ in range(MAX_RESTARTS):
-        try:
-            return attempt(config)
-        except IntakeTooLarge as error:
-            log.warning("a step takes in fewer stream tokens than N * S: %s", error)
-            config = replace(config, intake_tokens=error.sustainable)
-    raise PackingError(
-        f"no intake found at which steps keep max_displacement {config.max_displacement}; the last "
-        f"tried was {config.intake_tokens} tokens; raise max_displacement, max_tokens "
-        f"{config.max_tokens} or max_pieces {config.max_pieces}"
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from packer.packing.packer import pack
+from packer.packing.whole import pack
 from packer.plan import PackingConfig, Pieces
 from packer.stream import Stream
 from packer.tuning import tune_thresholds

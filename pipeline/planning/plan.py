@@ -12,8 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from packer.packing.packer import Packer, PackingError, with_lower_intake
+from packer.packing.packer import Packer, PackingError
 from packer.packing.rivals import Merit, MeritMeter, best_of_rivals
+from packer.packing.whole import with_lower_intake
 from packer.plan import PackingConfig
 from pipeline.config import RunConfig, fingerprint
 from pipeline.planning.bounds import settings_used, tuned

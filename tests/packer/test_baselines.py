@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from packer.lengths import fig3_lengths
-from packer.packing.packer import Packing, PackingError, pack, policy_of
+from packer.packing.packer import PackingError, policy_of
+from packer.packing.whole import Packing, pack
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.simulate import simulate
 from packer.window_lengths import fig3_stream_lengths

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from packer.lengths import fig3_lengths
 from packer.measures import Balance, BalanceMeter
 from packer.packing import kernels_fluid, lookahead
-from packer.packing.packer import Packing, PackingError, pack
+from packer.packing.packer import PackingError
+from packer.packing.whole import Packing, pack
 from packer.plan import PackingConfig, Pieces
 from packer.simulate import cut_lengths
 from packer.workload import SCALE, Workload

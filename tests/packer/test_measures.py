@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packer.clock import step_times
 from packer.lengths import fig3_lengths
 from packer.measures import BalanceMeter
-from packer.packing.packer import pack
+from packer.packing.whole import pack
 from packer.plan import PackingConfig, Pieces, Steps, slot_of
 from packer.schedule import Schedule
 from packer.workload import Workload

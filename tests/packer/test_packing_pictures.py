@@ -7,7 +7,8 @@ import logging
 import numpy as np
 import pytest
 
-from packer.packing.packer import IntakeTooLarge, Packer, PackingError, pack
+from packer.packing.packer import IntakeTooLarge, Packer, PackingError
+from packer.packing.whole import pack
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.workload import Workload
 
