@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from packer.plan import PackingConfig, Pieces
+from packer.schedule import Schedule
 from packer.workload import Span, Workload
 
 
@@ -67,12 +68,24 @@ SPANS = (
 """Layers that make work neither quadratic nor smooth in length."""
 
 
+def schedules(num_micro_batches: int) -> st.SearchStrategy[Schedule | None]:
+    """What look-ahead minimises: the heaviest micro-batch, or the time of some cluster's steps."""
+    sizes = [size for size in (1, 2, 4, 32) if num_micro_batches % size == 0]
+    clusters = st.builds(
+        Schedule,
+        dp_size=st.sampled_from(sizes),
+        pp_size=st.sampled_from([1, 3]),
+        coupling=st.sampled_from(["gradient_sync", "lockstep"]),
+    )
+    return st.none() | clusters
+
+
 @st.composite
 def configs(draw: st.DrawFn) -> PackingConfig:
     """Small bounds of every kind, tight ones among them."""
     context_length = draw(st.sampled_from([1, 2, 7, 16, 64]))
     spare = draw(st.sampled_from([0, 1, context_length // 4, context_length]))
-    num = draw(st.integers(1, 5))
+    num = draw(st.sampled_from([1, 2, 3, 4, 5, 32]))
     thresholds = draw(st.sets(st.integers(1, context_length), max_size=3))
     return PackingConfig(
         num_micro_batches=num,
@@ -85,6 +98,8 @@ def configs(draw: st.DrawFn) -> PackingConfig:
         mean_displacement=draw(st.sampled_from([0.25, 0.5, 4.0])),
         window_steps=draw(st.sampled_from([1, 3, 8])),
         moves_per_piece=draw(st.sampled_from([1, 20])),
+        schedule=draw(schedules(num)),
+        token_band=draw(st.sampled_from([0.0, 0.0, 0.1])),
         global_batches=draw(st.sampled_from([1, 1, 2, 3])) if most >= 5 else 1,
         longest_first=draw(st.booleans()),
     )

@@ -1,9 +1,12 @@
-"""Pieces to micro-batches: one policy a module, `packer.packing.packer` in front of them, and
-`packer.packing.whole` for a stream that is there as a whole.
+"""Pieces to micro-batches, one policy a module.
+
+`packer.packing.packer` stands in front of them, `packer.packing.whole` packs a stream that is there
+as a whole.
 
 concat       fill and cut: every micro-batch S tokens in stream order, nothing balanced
 reorder      balance inside a step; nothing moves to another step but what does not fit
 wlb          Algorithm 1 of WLB-LLM (arXiv 2503.17924) with its gaps closed
+lookahead    windows of steps planned as a whole, on the pipeline's clock
 fixed_greedy fixed length: the pieces of some steps dealt anew over bins of S tokens
 
 For simulation only:

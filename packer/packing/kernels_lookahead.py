@@ -46,6 +46,8 @@ class Window(NamedTuple):
     """Filler tokens that each step holds, int64 (steps,); changed in place."""
     carry: np.ndarray
     """Filler tokens that arrived before each step and run in it or later, int64 (steps + 1,)."""
+    least_of_source: np.ndarray
+    """Tokens of long pieces of each source that a step should hold, int64 (sources,)."""
     most_of_source: np.ndarray
     """Tokens of long pieces of each source that a step may hold, int64 (sources,)."""
 
@@ -147,20 +149,20 @@ def propose(window, bounds, state, steps):
 
 @kernel
 def sources_beyond(window, held_of, piece, other, step, to):
-    """How many more tokens are beyond a source's bound after a move; may be negative."""
+    """How many more tokens are beyond sources' bounds after a move; may be negative."""
     more = np.int64(0)
     for turn in range(2):
         moved = piece if turn == 0 else other
         if moved >= 0:
             here, there = (step, to) if turn == 0 else (to, step)
             source, tokens = window.source[moved], window.tokens[moved]
-            most = window.most_of_source[source]
+            least, most = window.least_of_source[source], window.most_of_source[source]
             held, new = held_of[here, source], held_of[there, source]
             if turn == 1 and source == window.source[piece]:  # the first one moved already
                 held += window.tokens[piece]
                 new -= window.tokens[piece]
-            more += beyond(held - tokens, 0, most) - beyond(held, 0, most)
-            more += beyond(new + tokens, 0, most) - beyond(new, 0, most)
+            more += beyond(held - tokens, least, most) - beyond(held, least, most)
+            more += beyond(new + tokens, least, most) - beyond(new, least, most)
     return more
 
 
@@ -201,7 +203,9 @@ def search(window, bounds, num_moves, start, seed):
             return False
         outside += beyond(held[step] + window.filler[step], bounds.least_tokens, bounds.most_tokens)
         for source in range(len(window.most_of_source)):
-            outside += beyond(held_of[step, source], 0, window.most_of_source[source])
+            outside += beyond(
+                held_of[step, source], window.least_of_source[source], window.most_of_source[source]
+            )
     displacement = np.int64(0)
     for piece in range(num_long):
         displacement += late(window, piece, window.step[piece])

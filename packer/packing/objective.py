@@ -74,7 +74,9 @@ def band_of(config: PackingConfig) -> tuple[int, int]:
     return config.intake_tokens - slack, config.intake_tokens + slack
 
 
-def source_tokens(step: Int64, source: Int64, tokens: Int64, num_steps: int) -> Int64:
+def source_tokens(
+    step: Int64, source: Int64, tokens: Int64, num_steps: int, num_sources: int
+) -> Int64:
     """Tokens of each source in each step, (steps, sources).
 
     Args:
@@ -82,12 +84,11 @@ def source_tokens(step: Int64, source: Int64, tokens: Int64, num_steps: int) -> 
         source: of each piece, from 0, (pieces,).
         tokens: of each piece, (pieces,).
         num_steps: steps.
+        num_sources: sources.
     """
-    sources = int(source.max()) + 1 if len(source) else 1
-    held = np.bincount(
-        step * sources + source, weights=tokens.astype(np.float64), minlength=num_steps * sources
-    )
-    return held.astype(np.int64).reshape(num_steps, sources)
+    held = np.zeros(num_steps * num_sources, np.int64)
+    np.add.at(held, step * num_sources + source, tokens)
+    return held.reshape(num_steps, num_sources)
 
 
 def outside_bands(steps: Steps, config: PackingConfig) -> int:
@@ -98,7 +99,11 @@ def outside_bands(steps: Steps, config: PackingConfig) -> int:
     if config.source_band:
         pieces = steps.pieces
         by_source = source_tokens(
-            steps.piece_step - steps.first_step, pieces.source, pieces.tokens, steps.num_steps
+            steps.piece_step - steps.first_step,
+            pieces.source,
+            pieces.tokens,
+            steps.num_steps,
+            int(pieces.source.max()) + 1,
         )
         expected = held[:, None] * (by_source.sum(axis=0) / held.sum())
         beyond = np.abs(by_source - expected) - config.source_band * config.intake_tokens

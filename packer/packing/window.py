@@ -67,6 +67,7 @@ def search_window(
     short = np.sort(by_length[len(long) :])
     arrived = _sums(np.clip(arrival[short], 0, num_steps - 1), tokens[short], num_steps)
     held = _sums(runs_in[short], tokens[short], num_steps)
+    least_of_source, most_of_source = _of_sources(pieces, short, num_steps, config)
     window = Window(
         tokens=tokens[long],
         work=work[long].astype(np.float64),
@@ -75,7 +76,8 @@ def search_window(
         step=runs_in[long],
         filler=held,
         carry=_carry(arrived, held),
-        most_of_source=_most_of_source(pieces, config),
+        least_of_source=least_of_source,
+        most_of_source=most_of_source,
     )
     bounds = _bounds(pieces, short, config, workload, margin)
     seed = np.uint64(int(pieces.position[0]) + 1)
@@ -141,6 +143,7 @@ def grouped(window: Window, bounds: Bounds, group: int, arrived: Int64) -> Group
         arrival=np.rint(mean(window.arrival)[longest]).astype(np.int64),
         source=window.source[order[::group][longest]],
         step=np.rint(mean(window.step)[longest]).astype(np.int64),
+        least_of_source=window.least_of_source // group,
         most_of_source=window.most_of_source // group,
     )
     return Grouped(
@@ -230,14 +233,28 @@ def _bounds(
     )
 
 
-def _most_of_source(pieces: Pieces, config: PackingConfig) -> Int64:
-    """Tokens in long pieces that a step may hold of each source, (sources,)."""
-    zeros = np.zeros(len(pieces), np.int64)
-    held = source_tokens(zeros, pieces.source, pieces.tokens, 1)[0]
+def _of_sources(
+    pieces: Pieces, short: Int64, num_steps: int, config: PackingConfig
+) -> tuple[Int64, Int64]:
+    """Fewest and most tokens in long pieces that a step should hold of each source, (sources,).
+
+    A source's short pieces make up for what its long ones lack, as far as they go.
+    """
+    of_source = _by_source(pieces.source, pieces.tokens, int(pieces.source.max()) + 1)
     if not config.source_band:
-        return np.full(len(held), config.num_micro_batches * config.max_tokens)
-    share = held / held.sum() + INNER * config.source_band
-    return (share * config.intake_tokens).astype(np.int64)
+        return np.zeros_like(of_source), np.full_like(
+            of_source, config.num_micro_batches * config.max_tokens
+        )
+    filler = _by_source(pieces.source[short], pieces.tokens[short], len(of_source)) // num_steps
+    share = of_source / of_source.sum() * config.intake_tokens
+    band = INNER * config.source_band * config.intake_tokens
+    least = np.maximum(0, share - band - filler).astype(np.int64)
+    return least, (share + band).astype(np.int64)
+
+
+def _by_source(source: Int64, tokens: Int64, num_sources: int) -> Int64:
+    """Tokens of each source, (sources,)."""
+    return source_tokens(np.zeros_like(source), source, tokens, 1, num_sources)[0]
 
 
 def _step_of_all(
@@ -284,15 +301,14 @@ def _shared_filler(window: Window, long: Int64, short: Int64, pieces: Pieces) ->
     """
     steps = len(window.filler)
     tokens, source = pieces.tokens, pieces.source
-    zeros = np.zeros(len(pieces), np.int64)
-    of_source = source_tokens(zeros, source, tokens, 1)[0]
-    sources = len(of_source)
-    held = np.zeros((steps, sources))
-    np.add.at(held, (window.step, source[long]), tokens[long])
+    sources = int(source.max()) + 1
+    of_source = _by_source(source, tokens, sources)
+    held = source_tokens(window.step, source[long], tokens[long], steps, sources)
     total = held.sum(axis=1) + window.filler
-    wanted = np.maximum(total[:, None] * (of_source / of_source.sum()) - held, 1e-9)
-    spend = np.bincount(source[short], weights=tokens[short].astype(np.float64), minlength=sources)
+    least = 1e-9
+    wanted = np.maximum(total[:, None] * (of_source / of_source.sum()) - held, least)
+    spend = _by_source(source[short], tokens[short], sources)
     for _ in range(50):
-        wanted *= (window.filler / wanted.sum(axis=1))[:, None]
-        wanted *= spend / wanted.sum(axis=0)
+        wanted *= (window.filler / np.maximum(wanted.sum(axis=1), least))[:, None]
+        wanted *= spend / np.maximum(wanted.sum(axis=0), least)
     return wanted
