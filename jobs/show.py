@@ -17,6 +17,7 @@ _BALANCE_ROWS = (
     ("imbalance_degree_mean", "  mean of the steps' ratios", ".3f"),
     ("lockstep_time", "lockstep time at dp", ".3f"),
     ("schedule_time", "schedule time at dp, pp", ".3f"),
+    ("schedule_time_per_token", "  the same, times the work of a token", ".3f"),
     ("displacement_mean", "displacement, mean (steps)", ".3f"),
     ("displacement_max", "displacement, max (steps)", "d"),
     ("tokens_per_step_cv", "tokens per step, cv", ".3f"),

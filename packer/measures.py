@@ -72,6 +72,9 @@ class Balance:
     schedule_time: float
     """Simulated step of the schedule, over that of N equal micro-batches of the step's mean work;
     below 1.0 where light micro-batches fill and drain the pipeline."""
+    schedule_time_per_token: float
+    """`schedule_time` times the work of a placed token, in linear-token equivalents: what policies
+    can be compared by, since one that cuts documents has less work."""
 
     def as_dict(self) -> dict[str, int | float | str]:
         return asdict(self)
@@ -224,6 +227,7 @@ class _Sums:
             lockstep_time=self.lockstep * schedule.dp_size / self.total,
             micro_batch_order=clock.order,
             schedule_time=clock.ratio,
+            schedule_time_per_token=clock.ratio * self.total / SCALE / tokens.total,
         )
 
 

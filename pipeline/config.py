@@ -200,7 +200,7 @@ class MixtureConfig(_Table):
 class PackingSettings(_Table):
     """Bounds of a micro-batch and a step, and the policy that fills them."""
 
-    policy: Literal["concat", "reorder", "wlb", "lookahead", "fixed_greedy"] = "wlb"
+    policy: Literal["concat", "reorder", "wlb", "lookahead", "fixed_greedy"] = "lookahead"
     num_micro_batches: int = Field(ge=1, le=1 << 20)
     context_length: int = Field(ge=1, le=1 << 25)
     max_tokens: int | None = Field(default=None, le=1 << 26)

@@ -46,6 +46,8 @@ def test_two_steps_measured_by_hand() -> None:
     assert balance.excess == pytest.approx(0.4)
     assert balance.imbalance_degree_mean == pytest.approx((4000 / 2500 + 3000 / 2500) / 2, rel=1e-6)
     assert balance.sum_of_maxima_per_token == pytest.approx(7000 / 256 / 32)
+    per_token = balance.total_workload / 256 / 32
+    assert balance.schedule_time_per_token == pytest.approx(balance.schedule_time * per_token)
     assert balance.displacement_mean == pytest.approx(4 / 32)
     assert balance.delay_mean == pytest.approx(4 / 32)
     assert balance.displacement_max == 1

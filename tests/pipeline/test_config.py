@@ -36,7 +36,7 @@ def config_file(tmp_path: Path) -> Path:
 def test_defaults_are_resolved(config_file: Path) -> None:
     config = load_config(config_file)
     assert config.packing.bound == 1250
-    assert config.packing.policy == "wlb"
+    assert config.packing.policy == "lookahead"
     assert config.at_source_end == "drop"  # no weights: every document is used
 
 
