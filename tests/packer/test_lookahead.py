@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from packer.lengths import fig3_lengths
 from packer.measures import Balance, BalanceMeter
-from packer.packing import kernels_fluid, kernels_settle, window
+from packer.packing import kernels_fluid, kernels_lookahead, kernels_settle, window
 from packer.packing.binding import BindingMeter
 from packer.packing.greedy import limits_of
 from packer.packing.objective import Objective
 from packer.packing.packer import PackingError
-from packer.packing.rivals import Merit, MeritMeter
+from packer.packing.rivals import Merit, MeritMeter, best_of_rivals, with_room
 from packer.packing.whole import Packing, pack
 from packer.plan import PackingConfig, Pieces, slot_of
 from packer.schedule import ONE_RANK, Schedule
@@ -387,6 +387,75 @@ class TestBinding:
 
     def test_is_none_where_micro_batches_are_even(self) -> None:
         assert self.meter([16, 16], num_micro_batches=2, max_tokens=16).binding() == []
+
+
+class TestRivals:
+    CONFIG = PackingConfig(
+        num_micro_batches=2, context_length=8, max_tokens=10, thresholds=(4,), mean_displacement=0.5
+    )
+
+    def chosen(self, **merits: tuple[float, float, float] | None) -> str:
+        """Which of the policies is taken; of each: tokens outside, time, displacement."""
+
+        def worth(policy: str, config: PackingConfig) -> Merit | None:
+            given = merits.get(policy)
+            if given is None:
+                return None
+            outside, time, displacement = given
+            return Merit(outside=outside, time=time, displacement_mean=displacement)
+
+        return best_of_rivals(self.CONFIG, lambda name, c: (name, worth(name, c)), worth)
+
+    def test_the_one_of_least_time_is_taken(self) -> None:
+        assert self.chosen(lookahead=(0, 1.0, 0.4), reorder=(0, 1.2, 0), wlb=(0, 1.1, 0.4)) == (
+            "lookahead"
+        )
+        assert self.chosen(lookahead=(0, 1.15, 0.4), reorder=(0, 1.2, 0), wlb=(0, 1.1, 0.4)) == (
+            "wlb"
+        )
+        assert self.chosen(lookahead=(0, 1.3, 0.4), reorder=(0, 1.2, 0), wlb=None) == "reorder"
+
+    def test_only_within_the_budget_of_displacement(self) -> None:
+        merits = {"lookahead": (0, 1.15, 0.4), "reorder": (0, 1.2, 0), "wlb": (0, 1.1, 0.6)}
+        assert self.chosen(**merits) == "lookahead"
+
+    def test_fewer_tokens_out_of_the_bands_come_first(self) -> None:
+        merits = {"lookahead": (0.01, 1.5, 0.4), "reorder": (0.2, 1.2, 0), "wlb": (0.3, 1.1, 0.4)}
+        assert self.chosen(**merits) == "lookahead"
+
+    def test_a_search_gets_some_room(self) -> None:
+        tight = PackingConfig(num_micro_batches=2, context_length=512, max_tokens=512)
+        assert with_room(tight).intake_tokens == 2 * 510
+        assert with_room(replace(tight, max_tokens=640)).intake_tokens == 2 * 512
+
+
+@pytest.mark.parametrize("other", [1, 2])
+def test_what_an_exchange_takes_out_of_sources_bounds_is_counted_on_both_sides(other: int) -> None:
+    """Piece 0 (source 0, 9 tokens) for one of the same source (5 tokens) or another one (4)."""
+    zeros = np.zeros(3, np.int64)
+    held = np.array([[9, 4], [5, 0]]) if other == 1 else np.array([[9, 0], [5, 4]])
+    window = kernels_lookahead.Window(
+        tokens=np.array([9, 5, 4]),
+        work=zeros * 1.0,
+        arrival=zeros,
+        source=np.array([0, 0, 1]),
+        step=np.array([0, 1, 1 if other == 2 else 0]),
+        filler=zeros,
+        carry=zeros,
+        least_of_source=np.array([6, 0]),
+        most_of_source=np.array([8, 3]),
+    )
+
+    def outside(table: np.ndarray) -> int:
+        low = np.maximum(0, window.least_of_source - table).sum()
+        return int(low + np.maximum(0, table - window.most_of_source).sum())
+
+    after = held.copy()
+    for piece, step, to in ((0, 0, 1), (other, 1, 0)):
+        after[step, window.source[piece]] -= window.tokens[piece]
+        after[to, window.source[piece]] += window.tokens[piece]
+    found = kernels_lookahead.sources_beyond(window, held, 0, other, 0, 1)
+    assert found == outside(after) - outside(held)
 
 
 def test_effort_is_as_configured() -> None:
