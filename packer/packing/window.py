@@ -1,18 +1,17 @@
 """A window's search set up and read back: long pieces one by one, short ones as filler.
 
-From 32 micro-batches a step on, the search is done twice: first like pieces that arrive together
-are taken in groups, as one of as many fewer micro-batches (a step of 256 looks like one of 16 seen
-from afar, and a move costs a sixteenth and places sixteen pieces), then piece by piece from there.
+From 32 micro-batches a step on, the search is done twice: first with pieces in groups (`groups`),
+then piece by piece from there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from packer.packing.kernels_fluid import Bounds, make_fit
-from packer.packing.kernels_lookahead import Window, search
+from packer.packing.groups import by_step, carry_of, group_size, grouped, spread_out
+from packer.packing.kernels_fluid import Bounds
+from packer.packing.kernels_lookahead import search
+from packer.packing.kernels_moves import Window
 from packer.packing.objective import Objective, band_of, source_tokens
 from packer.plan import Int64, PackingConfig, Pieces, Steps
 from packer.workload import SCALE, Workload
@@ -25,14 +24,10 @@ INNER = 0.9
 """Share of a band that the search uses; the rest is for what the fluid does not show."""
 MOVES = 800
 """Tries for each long piece, or group of them."""
-FEW = 16
-"""Micro-batches of a step that a search sees where it can take groups."""
 REFINING, REFINING_FROM = 100, 0.7
 """Tries for each long piece after a search of groups, and how much of the search is over then."""
 REFINING_SIZE = 64
 """Micro-batches of a step from which on tries are fewer, since each looks at more of them."""
-LIKE = 32
-"""Groups that are taken from pieces of like length, by arrival."""
 CRUMB = 64
 """Pieces below S / CRUMB tokens fill up to a step's exact share."""
 
@@ -65,8 +60,8 @@ def search_window(
     by_length = np.argsort(-tokens, kind="stable")
     long = by_length[: _num_long(tokens, num_steps, config)]
     short = np.sort(by_length[len(long) :])
-    arrived = _sums(np.clip(arrival[short], 0, num_steps - 1), tokens[short], num_steps)
-    held = _sums(runs_in[short], tokens[short], num_steps)
+    arrived = by_step(np.clip(arrival[short], 0, num_steps - 1), tokens[short], num_steps)
+    held = by_step(runs_in[short], tokens[short], num_steps)
     least_of_source, most_of_source = _of_sources(pieces, short, num_steps, config)
     window = Window(
         tokens=tokens[long],
@@ -75,14 +70,14 @@ def search_window(
         source=pieces.source[long],
         step=runs_in[long],
         filler=held,
-        carry=_carry(arrived, held),
+        carry=carry_of(arrived, held),
         least_of_source=least_of_source,
         most_of_source=most_of_source,
     )
     bounds = _bounds(pieces, short, config, workload, margin)
     seed = np.uint64(int(pieces.position[0]) + 1)
     moves = moves_per_piece(config)
-    group = _group(config.num_micro_batches)
+    group = group_size(config.num_micro_batches)
     start = 0.0
     if group > 1:
         coarse = grouped(window, bounds, group, arrived)
@@ -96,117 +91,11 @@ def search_window(
     return _step_of_all(window, long, short, pieces, config)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Grouped:
-    """A window seen from afar."""
-
-    window: Window
-    bounds: Bounds
-    group: int
-    """Pieces of a group, and micro-batches taken as one."""
-    group_of: Int64
-    """The group of each long piece, (long,)."""
-
-
-def grouped(window: Window, bounds: Bounds, group: int, arrived: Int64) -> Grouped:
-    """A window whose long pieces are groups of like length that arrive together."""
-    num_long = len(window.tokens)
-    order = np.arange(num_long)
-    for first in range(0, num_long, LIKE * group):
-        like = order[first : first + LIKE * group]
-        order[first : first + LIKE * group] = like[np.argsort(window.arrival[like], kind="stable")]
-    group_of = np.empty(num_long, np.int64)
-    group_of[order] = np.arange(num_long) // group
-    count = np.bincount(group_of)
-
-    def mean(values: np.ndarray) -> np.ndarray:
-        return np.bincount(group_of, weights=values.astype(np.float64)) / count
-
-    tokens = mean(window.tokens)
-    longest = np.argsort(-tokens, kind="stable")
-    number = np.empty_like(longest)
-    number[longest] = np.arange(len(longest))
-    few = bounds.num // group
-    each = bounds.num // bounds.dp_size
-    dp_size = few if bounds.dp_size == bounds.num else _divisor(few, bounds.dp_size // group)
-    fewer = bounds._replace(
-        num=few,
-        budget=bounds.budget / group,
-        least_tokens=bounds.least_tokens // group,
-        most_tokens=bounds.most_tokens // group,
-        dp_size=dp_size,
-        bubble=bounds.bubble * (few // dp_size) / each,
-    )
-    seen = window._replace(
-        tokens=tokens[longest].astype(np.int64),
-        work=mean(window.work)[longest],
-        arrival=np.rint(mean(window.arrival)[longest]).astype(np.int64),
-        source=window.source[order[::group][longest]],
-        step=np.rint(mean(window.step)[longest]).astype(np.int64),
-        least_of_source=window.least_of_source // group,
-        most_of_source=window.most_of_source // group,
-    )
-    return Grouped(
-        window=_fitting(seen, fewer, window.filler // group, arrived // group),
-        bounds=fewer,
-        group=group,
-        group_of=number[group_of],
-    )
-
-
-def spread_out(coarse: Grouped, window: Window, bounds: Bounds, arrived: Int64) -> Window:
-    """The window with every piece in the step of its group, and the filler to go with that."""
-    far = bounds.max_displacement
-    step = coarse.window.step[coarse.group_of]
-    step = np.clip(step, window.arrival - far, window.arrival + far)
-    step = np.clip(step, 0, len(window.filler) - 1)
-    filler = coarse.window.filler * coarse.group
-    filler[-1] += int(window.filler.sum()) - int(filler.sum())
-    return _fitting(window._replace(step=step), bounds, filler, arrived)
-
-
-def _fitting(window: Window, bounds: Bounds, filler: Int64, arrived: Int64) -> Window:
-    """The window with long pieces where they have room, and filler close to what is given."""
-    steps = len(filler)
-    step = window.step.copy()
-    make_fit(step, window.arrival, window.tokens, window.work, bounds, steps)
-    room = np.maximum(0, bounds.num * bounds.max_tokens - _sums(step, window.tokens, steps))
-    fitted = np.clip(filler, 0, room)
-    over = int(filler.sum()) - int(fitted.sum())
-    for number in np.argsort(fitted - room, kind="stable"):  # the most room first
-        change = max(min(over, int(room[number] - fitted[number])), -int(fitted[number]))
-        fitted[number] += change
-        over -= change
-    return window._replace(step=step, filler=fitted, carry=_carry(arrived, fitted))
-
-
-def _group(num_micro_batches: int) -> int:
-    """Micro-batches that a search takes as one: as many as leave FEW or more."""
-    return _divisor(num_micro_batches, num_micro_batches // FEW)
-
-
-def _divisor(number: int, most: int) -> int:
-    """The largest divisor that is at most `most`; 1 where that is none."""
-    return next((part for part in range(most, 1, -1) if number % part == 0), 1)
-
-
 def _num_long(tokens: Int64, num_steps: int, config: PackingConfig) -> int:
     """How many of a window's pieces are placed one by one."""
     very_long = int(np.count_nonzero(tokens * VERY_LONG >= config.context_length))
     long = int(np.count_nonzero(tokens * LONG >= config.context_length))
     return max(very_long, min(long, MANY_LONG * config.num_micro_batches * num_steps))
-
-
-def _sums(step: Int64, tokens: Int64, num_steps: int) -> Int64:
-    """Tokens by step, (steps,)."""
-    return np.bincount(step, weights=tokens.astype(np.float64), minlength=num_steps).astype(
-        np.int64
-    )
-
-
-def _carry(arrived: Int64, held: Int64) -> Int64:
-    """Tokens that arrived before each step and run in it or later, (steps + 1,)."""
-    return np.concatenate([[0], np.cumsum(arrived - held)]).astype(np.int64)
 
 
 def _bounds(
@@ -282,7 +171,7 @@ def _poured(tokens: Int64, filler: np.ndarray, config: PackingConfig) -> Int64:
     """
     step = _by_middle(tokens, np.cumsum(filler))
     crumbs = tokens * CRUMB < config.context_length
-    left = np.cumsum(filler - _sums(step[~crumbs], tokens[~crumbs], len(filler)))
+    left = np.cumsum(filler - by_step(step[~crumbs], tokens[~crumbs], len(filler)))
     step[crumbs] = _by_middle(tokens[crumbs], np.maximum.accumulate(left))
     return step
 

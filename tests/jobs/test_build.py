@@ -115,16 +115,21 @@ def test_micro_batches_run_in_the_order_of_least_time(
 
 
 def test_a_given_order_is_taken_and_a_finished_set_keeps_its_own(
-    config: RunConfig, built: Path, tmp_path: Path
+    config: RunConfig, tmp_path: Path
 ) -> None:
+    packing = config.packing.model_copy(update={"policy": "wlb"})  # whose plan knows no cluster
+    config = config.model_copy(update={"packing": packing})
+    built = tmp_path / "built"
+    build(config, built, QUIET)
+
     def asked(**changes: Any) -> RunConfig:
         return config.model_copy(update={"parallel": config.parallel.model_copy(update=changes)})
 
-    build(asked(micro_batch_order="light_last_1"), tmp_path, QUIET)
-    reader = open_shards(tmp_path)
+    build(asked(micro_batch_order="light_last_1"), tmp_path / "given", QUIET)
+    reader = open_shards(tmp_path / "given")
     slots = [view.slot for view in reader.micro_batches(0, dp_rank=0, dp_size=1)]
     assert slots == [2, 1, 0, 3]
-    verify(tmp_path)
+    verify(tmp_path / "given")
     order = load_manifest(built).micro_batch_order
     with pytest.raises(OtherConfiguration, match=rf"micro_batch_order = '{order}' to keep it"):
         build(asked(dp_size=4), built, QUIET)

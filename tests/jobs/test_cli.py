@@ -310,7 +310,8 @@ def test_simulate_reads_lengths_from_where_they_are(
         (["simulate", "SHAPE", "--micro-batch-order", "up"], "no micro_batch_order 'up'"),
         (["simulate", "SHAPE", "--max-tokens", "50"], "less than context_length"),
         (["simulate", "SHAPE", "--steps", "1000000000"], "lower --steps"),
-        (["simulate", "SHAPE", "--objective", "schedule"], "objective 'schedule' is not known"),
+        (["simulate", "SHAPE", "--objective", "mean"], "objective 'mean' is not known"),
+        (["simulate", "SHAPE", "--token-band", "1.5"], "token-band"),
     ],
 )
 def test_asking_for_what_is_not_there_is_status_2(

@@ -1,0 +1,78 @@
+"""What stands beside a search: the simpler policies' plans, and which bound is in the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from packer.packing.binding import BindingMeter
+from packer.packing.rivals import Merit, best_of_rivals, with_room
+from packer.packing.whole import pack
+from packer.plan import PackingConfig, Pieces
+from packer.workload import Workload
+
+SQUARE = Workload(crossover=1)
+
+
+class TestBinding:
+    def meter(self, lengths: list[int], **bounds: Any) -> BindingMeter:
+        config = PackingConfig(context_length=16, **bounds)
+        packing = pack("reorder", Pieces.from_lengths(np.array(lengths)), config, SQUARE)
+        assert packing.steps is not None
+        meter = BindingMeter(packing.config)
+        meter.add(packing.steps)
+        return meter
+
+    def test_is_the_memory_where_light_micro_batches_are_full(self) -> None:
+        meter = self.meter([16, *[1] * 16], num_micro_batches=2, max_tokens=16)
+        assert meter.binding() == ["max_tokens"]
+
+    def test_is_the_number_of_pieces_where_that_is_reached(self) -> None:
+        bounds = {"max_pieces": 4, "intake_tokens": 20}
+        meter = self.meter([16, *[1] * 4], num_micro_batches=2, max_tokens=32, **bounds)
+        assert meter.binding() == ["max_pieces"]
+
+    def test_is_none_where_micro_batches_are_even(self) -> None:
+        assert self.meter([16, 16], num_micro_batches=2, max_tokens=16).binding() == []
+
+
+class TestRivals:
+    CONFIG = PackingConfig(
+        num_micro_batches=2, context_length=8, max_tokens=10, thresholds=(4,), mean_displacement=0.5
+    )
+
+    def chosen(self, **merits: tuple[float, float, float] | None) -> str:
+        """Which of the policies is taken; of each: tokens outside, time, displacement."""
+
+        def worth(policy: str, config: PackingConfig) -> Merit | None:
+            given = merits.get(policy)
+            if given is None:
+                return None
+            outside, time, displacement = given
+            return Merit(outside=outside, time=time, displacement_mean=displacement)
+
+        return best_of_rivals(self.CONFIG, lambda name, c: (name, worth(name, c)), worth)
+
+    def test_the_one_of_least_time_is_taken(self) -> None:
+        assert self.chosen(lookahead=(0, 1.0, 0.4), reorder=(0, 1.2, 0), wlb=(0, 1.1, 0.4)) == (
+            "lookahead"
+        )
+        assert self.chosen(lookahead=(0, 1.15, 0.4), reorder=(0, 1.2, 0), wlb=(0, 1.1, 0.4)) == (
+            "wlb"
+        )
+        assert self.chosen(lookahead=(0, 1.3, 0.4), reorder=(0, 1.2, 0), wlb=None) == "reorder"
+
+    def test_only_within_the_budget_of_displacement(self) -> None:
+        merits = {"lookahead": (0, 1.15, 0.4), "reorder": (0, 1.2, 0), "wlb": (0, 1.1, 0.6)}
+        assert self.chosen(**merits) == "lookahead"
+
+    def test_fewer_tokens_out_of_the_bands_come_first(self) -> None:
+        merits = {"lookahead": (0.01, 1.5, 0.4), "reorder": (0.2, 1.2, 0), "wlb": (0.3, 1.1, 0.4)}
+        assert self.chosen(**merits) == "lookahead"
+
+    def test_a_search_gets_some_room(self) -> None:
+        tight = PackingConfig(num_micro_batches=2, context_length=512, max_tokens=512)
+        assert with_room(tight).intake_tokens == 2 * 510
+        assert with_room(replace(tight, max_tokens=640)).intake_tokens == 2 * 512
