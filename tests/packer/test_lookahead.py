@@ -169,11 +169,11 @@ class TestSteps:
         steps = pack("reorder", pieces, config, FIG3).steps
         assert steps is not None
 
-        def one_later(steps: Steps, *_: object) -> np.ndarray:
+        def as_they_are(steps: Steps, *_: object) -> np.ndarray:
             order = np.argsort(steps.pieces.position)
-            return np.minimum(steps.piece_step[order] + 1, steps.num_steps - 1)
+            return steps.piece_step[order]
 
-        monkeypatch.setattr(lookahead, "search_window", one_later)
+        monkeypatch.setattr(lookahead, "search_window", as_they_are)
         assert lookahead.improved(steps, config, FIG3) is steps
         monkeypatch.setattr(lookahead, "search_window", lambda *_: None)
         assert lookahead.improved(steps, config, FIG3) is steps
