@@ -88,7 +88,7 @@ def build(
                 for corpus in corpora
             ]
 
-            plan = stages.plan(root, stores, config, keys["plan"], ledger, reporter)
+            plan = stages.plan(root, stores, config, keys["plan"], executor, ledger, reporter)
             segment = parse_segment(plan["segment"])
             balance = measure_plan(
                 root,

@@ -1,7 +1,8 @@
 """Where tasks run: in this process, or on Ray. The result is the same.
 
-A task is a plain function of picklable arguments that writes its own files and returns a small
-receipt, so nothing large passes through the object store.
+Mostly a task is a plain function of picklable arguments that writes its own files and returns a
+small receipt, so nothing large passes through the object store. `map_in_order` is for functions of
+what the driver holds and wants back: those are few at a time.
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Protocol, TypeVar
 
 from pipeline.config import JobSettings
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 _WORKER_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",  # one thread a task: Ray owns the cores
@@ -32,6 +38,12 @@ class Executor(Protocol):
         """Yield (index into `arguments`, result), in the order of completion."""
         ...
 
+    def map_in_order(
+        self, function: Callable[[Given], Made], items: Iterable[Given]
+    ) -> Iterator[Made]:
+        """Yield results in the order of `items`, which are taken a few ahead of them."""
+        ...
+
 
 class LocalExecutor:
     """A for-loop."""
@@ -43,6 +55,11 @@ class LocalExecutor:
     ) -> Iterator[tuple[int, Any]]:
         for index, args in enumerate(arguments):
             yield index, function(*args)
+
+    def map_in_order(
+        self, function: Callable[[Given], Made], items: Iterable[Given]
+    ) -> Iterator[Made]:
+        return map(function, items)
 
 
 class RayExecutor:
@@ -75,6 +92,30 @@ class RayExecutor:
                     yield index, ray.get(reference)
                 except RayTaskError as error:
                     raise (error.cause or error) from None
+
+    def map_in_order(
+        self, function: Callable[[Given], Made], items: Iterable[Given]
+    ) -> Iterator[Made]:
+        import ray
+        from ray.exceptions import RayTaskError
+
+        task = ray.remote(num_cpus=1, max_retries=3)(_call)
+        running: deque[Any] = deque()
+        waiting = iter(items)
+        while True:
+            for item in islice(waiting, 2 * self.num_workers - len(running)):
+                running.append(task.remote(function, item))
+            if not running:
+                return
+            try:
+                made: Any = ray.get(running.popleft())
+            except RayTaskError as error:
+                raise (error.cause or error) from None
+            yield made
+
+
+def _call(function: Callable[[Given], Made], item: Given) -> Made:
+    return function(item)
 
 
 @contextlib.contextmanager

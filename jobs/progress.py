@@ -24,7 +24,7 @@ class Stage(Protocol):
 class _Counts:
     """What a stage has done so far, in words."""
 
-    def __init__(self, total: int, unit: str) -> None:
+    def __init__(self, total: int | None, unit: str) -> None:
         self.total, self.unit = total, unit
         self.done = self.documents = self.tokens = 0
         self.started = time.monotonic()
@@ -36,16 +36,20 @@ class _Counts:
 
     def text(self) -> str:
         seconds = max(time.monotonic() - self.started, 1e-9)
+        done = f"{self.documents:,} documents, {self.tokens / 1e6:,.1f} M tokens"
+        if self.total is None:
+            return f"{self.done:,} {self.unit}, {done}"
         if self.unit != "bytes":
             return f"{self.done:,}/{self.total:,} {self.unit}"
-        return (
-            f"{self.documents:,} documents, {self.tokens / 1e6:,.1f} M tokens, "
-            f"{self.done / 1e6 / seconds:,.1f} MB/s"
-        )
+        return f"{done}, {self.done / 1e6 / seconds:,.1f} MB/s"
+
+    def share(self) -> float | None:
+        """What part of the total is done; None where the total is unknown."""
+        return None if self.total is None else self.done / max(self.total, 1)
 
     def time_left(self) -> str:
         seconds = time.monotonic() - self.started
-        if not self.done:
+        if not self.done or self.total is None:
             return "time left unknown"
         return f"{seconds * (self.total - self.done) / self.done:,.0f} s left"
 
@@ -61,12 +65,13 @@ class Reporter:
         self._console.print(text, soft_wrap=True, markup=False)
 
     @contextlib.contextmanager
-    def stage(self, name: str, *, total: int, unit: str) -> Iterator[Stage]:
+    def stage(self, name: str, *, total: int | None, unit: str) -> Iterator[Stage]:
         """Report a stage; its last line has counts and seconds.
 
         Args:
             name: what is done, such as "tokenize code".
-            total: how much there is in all.
+            total: how much there is in all; None where that shows only at the end, and then
+                documents and tokens are counted.
             unit: of `total`; "bytes" adds documents, tokens and MB/s.
         """
         counts = _Counts(total, unit)
@@ -86,7 +91,8 @@ class Reporter:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=self._console, transient=True) as progress:
-            task = progress.add_task(name, total=max(counts.total, 1), text="")
+            total = None if counts.total is None else max(counts.total, 1)
+            task = progress.add_task(name, total=total, text="")
 
             class Bar:
                 def advance(self, amount: int, *, documents: int = 0, tokens: int = 0) -> None:
@@ -102,9 +108,11 @@ class Reporter:
         class Lines:
             def advance(self, amount: int, *, documents: int = 0, tokens: int = 0) -> None:
                 counts.add(amount, documents, tokens)
-                if time.monotonic() - last[0] >= _LINE_EVERY_S and counts.done < counts.total:
+                share = counts.share()
+                going_on = share is None or share < 1
+                if time.monotonic() - last[0] >= _LINE_EVERY_S and going_on:
                     last[0] = time.monotonic()
-                    percent = 100 * counts.done / max(counts.total, 1)
-                    reporter.line(f"{name}: {percent:.0f}%, {counts.text()}, {counts.time_left()}")
+                    percent = "" if share is None else f"{100 * share:.0f}%, "
+                    reporter.line(f"{name}: {percent}{counts.text()}, {counts.time_left()}")
 
         yield Lines()

@@ -14,6 +14,7 @@ from typing import Any
 
 from jobs.executor import Executor
 from jobs.progress import Reporter
+from jobs.searching import searching
 from jobs.units import Unit, run_units
 from pipeline.config import RunConfig, fingerprint
 from pipeline.describe import dtype_of, rows_per_group
@@ -35,6 +36,7 @@ def plan(
     stores: Sequence[TokenStore],
     config: RunConfig,
     key: str,
+    executor: Executor,
     ledger: Ledger,
     reporter: Reporter,
 ) -> Receipt:
@@ -44,10 +46,15 @@ def plan(
         reporter.line("plan: there already")
         return receipt
     ledger.forget(["plan"])
-    with reporter.stage("plan", total=1, unit="stream") as stage:
-        receipt = write_plan(root, scratch_of(root, key), stores, config)
-        ledger.record(key, "plan", receipt)
-        stage.advance(1)
+    scratch = scratch_of(root, key)
+    if config.packing.policy == "lookahead":
+        with reporter.stage("plan", total=None, unit="windows") as stage:
+            receipt = write_plan(root, scratch, stores, config, searching(executor, stage))
+    else:
+        with reporter.stage("plan", total=1, unit="stream") as stage:
+            receipt = write_plan(root, scratch, stores, config)
+            stage.advance(1)
+    ledger.record(key, "plan", receipt)
     return receipt
 
 

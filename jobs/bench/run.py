@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jobs.bench import balance, build, huge, machine, memory, orders, packing, table2
+from jobs.bench import balance, build, huge, machine, memory, orders, packing, search, table2
 
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "packing": packing.run,
+    "search": search.run,
     "balance": balance.run,
     "schedule": balance.run_schedule,
     "orders": orders.run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
 import numpy as np
 
@@ -78,12 +79,23 @@ class Filled:
     """The steps made, numbered from the segment's first; None if none."""
     backlog: Backlog
     stop: Stop
+    again: bool = False
+    """There may be more steps in the backlog: call once more."""
     solved: tuple[Solved, ...] = ()
     """A window each, of a policy that uses a solver."""
 
 
 Policy = Callable[[Backlog, PackingConfig, Workload, bool], Filled]
 """Makes the whole steps that a backlog allows; the flag says that the stream ends with it."""
+
+
+class Improver(Protocol):
+    """Makes better steps of those that one call of a policy made: the same pieces, as many steps.
+
+    It sees nothing else, so the steps of one call can be improved beside those of another.
+    """
+
+    def __call__(self, steps: Steps, config: PackingConfig, workload: Workload) -> Steps: ...
 
 
 def lag_limit(config: PackingConfig) -> int:

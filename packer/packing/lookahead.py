@@ -11,10 +11,13 @@ eleventh of S all is filler.
 What counts is the time of a step on the pipeline's clock (`PackingConfig.schedule`), or the work of
 its heaviest micro-batch. Bands of tokens and of sources are goals: of what was found the window
 with the fewest tokens out of them is taken. A window that the search does not improve stays as it
-was. Windows know nothing of one another, so they could be searched side by side.
+was. Windows know nothing of one another: `fill` makes them in turn, `improved` searches one, and
+any number of them can be searched side by side.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,29 +38,26 @@ EVEN = 1.0005
 
 
 def fill(backlog: Backlog, config: PackingConfig, workload: Workload, final: bool) -> Filled:
-    """Make the whole windows that a backlog allows; see `packer.packing.backlog.Policy`."""
-    made: list[Steps] = []
-    stop = Stop.MORE
-    while stop is Stop.MORE:
-        filled = fill_greedily(
-            backlog,
-            config,
-            workload,
-            final=final,
-            thresholds=(),
-            patience=1,
-            max_steps=config.window_steps,
-        )
-        steps, stop = filled.steps, filled.stop
-        if steps is None or (steps.num_steps < config.window_steps and not final):
-            break
-        made.append(improved(steps, config, workload))
-        backlog = filled.backlog
-    return Filled(
-        steps=Steps.concatenate(made) if made else None,
-        backlog=backlog,
-        stop=stop,
+    """Make the next window as `reorder` makes it; see `packer.packing.backlog.Policy`.
+
+    Only the stream's last may have fewer than `window_steps` steps.
+    """
+    nothing = Filled(steps=None, backlog=backlog, stop=Stop.MORE)
+    arrived = backlog.stream_tokens // config.intake_tokens
+    if arrived < backlog.step + config.window_steps and not final:
+        return nothing  # not tried before it can succeed: windows may span many chunks
+    filled = fill_greedily(
+        backlog,
+        config,
+        workload,
+        final=final,
+        thresholds=(),
+        patience=1,
+        max_steps=config.window_steps,
     )
+    if filled.steps is None or (filled.steps.num_steps < config.window_steps and not final):
+        return replace(nothing, stop=filled.stop)
+    return replace(filled, again=True)
 
 
 def improved(steps: Steps, config: PackingConfig, workload: Workload) -> Steps:

@@ -7,14 +7,15 @@ holds yet, never more than the displacement bound allows, plus the last chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import cast
 
 import numpy as np
 
-from packer.packing.backlog import Backlog, Filled, Policy, Solved, Stop
+from packer.packing.backlog import Backlog, Filled, Improver, Policy, Solved, Stop
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.workload import Workload
 
@@ -31,10 +32,18 @@ _MODULES = {
     "karmarkar_karp": "packer.packing.karmarkar_karp",
 }
 """Where each policy is: a module, and its function unless that is `fill`."""
+_IMPROVERS = {"lookahead": "packer.packing.lookahead:improved"}
+"""The improver of each policy that has one."""
 POLICIES = ("concat", "reorder", "wlb", "lookahead", "fixed_greedy")
 """Policies that keep every law."""
 SIMULATED = tuple(_MODULES)
 """Those, and what runs in simulations only."""
+
+Search = Callable[[Callable[[Steps], Steps], Iterable[Steps]], Iterable[Steps]]
+"""Maps a function over windows of steps and gives the results in their order, as `map` does.
+
+It may take some windows ahead and call the function anywhere: it and the windows can be pickled.
+"""
 
 
 class PackingError(ValueError):
@@ -60,8 +69,16 @@ def policy_of(name: str) -> Policy:
     """
     if name not in _MODULES:
         raise PackingError(f"no packing policy {name!r}; known are {', '.join(_MODULES)}")
-    module, _, function = _MODULES[name].partition(":")
-    return cast(Policy, getattr(import_module(module), function or "fill"))
+    return cast(Policy, _load(_MODULES[name]))
+
+
+def _improver_of(name: str) -> Improver | None:
+    return cast(Improver, _load(_IMPROVERS[name])) if name in _IMPROVERS else None
+
+
+def _load(place: str) -> object:
+    module, _, function = place.partition(":")
+    return getattr(import_module(module), function or "fill")
 
 
 def sustainable_intake(backlog: Backlog, config: PackingConfig) -> tuple[int, int]:
@@ -86,6 +103,8 @@ class Packer:
         config: the bounds; `intake_tokens` is A.
         workload: what a piece costs.
         first_step: number of the segment's first step.
+        search: maps the search of a window over the windows of `lookahead`; no other policy uses
+            it, and no result depends on it.
 
     Example:
         >>> config = PackingConfig(num_micro_batches=1, context_length=4, max_tokens=4)
@@ -97,9 +116,17 @@ class Packer:
     """
 
     def __init__(
-        self, policy: str, config: PackingConfig, workload: Workload, *, first_step: int = 0
+        self,
+        policy: str,
+        config: PackingConfig,
+        workload: Workload,
+        *,
+        first_step: int = 0,
+        search: Search = map,
     ) -> None:
         self._fill = policy_of(policy)
+        self._improver = _improver_of(policy)
+        self._search = search
         self._config = config
         self._workload = workload
         self._first_step = first_step
@@ -123,41 +150,58 @@ class Packer:
             PackingError: no plan within the bounds.
             ValueError: not the next pieces of the stream, or pieces of a length not allowed.
         """
-        self._check(pieces)
-        self._ended = final
-        backlog = replace(
-            self._backlog,
-            pieces=Pieces.concatenate([self._backlog.pieces, pieces]),
-            stream_tokens=self._backlog.stream_tokens + int(pieces.tokens.sum()),
-        )
-        filled = self._fill(backlog, self._config, self._workload, final)
-        self._backlog = filled.backlog
-        self.solved += filled.solved
-        if filled.stop is not Stop.MORE:
-            self._ended = True
-            raise self._refusal(filled)
-        if filled.steps is None:
-            return None
-        return replace(filled.steps, first_step=self._first_step + filled.steps.first_step)
+        made = list(self._improved(self._made(pieces, final)))
+        return Steps.concatenate(made) if made else None
 
     def steps_of(self, chunks: Iterable[Pieces]) -> Iterator[Steps]:
         """The steps of a whole stream that comes in chunks, as they can be made.
 
+        A search may take windows ahead, of later chunks too; `tail` is behind what it took.
+
         Raises:
             PackingError: as `push`.
         """
-        for pieces in chunks:
-            steps = self.push(pieces)
-            if steps is not None:
-                yield steps
-        steps = self.push(Pieces.empty(), final=True)
-        if steps is not None:
-            yield steps
+
+        def made() -> Iterator[Steps]:
+            for pieces in chunks:
+                yield from self._made(pieces, False)
+            yield from self._made(Pieces.empty(), True)
+
+        return self._improved(made())
 
     @property
     def tail(self) -> Pieces:
         """What no step holds, in stream order; after `final` that is less than a step."""
         return self._backlog.pieces
+
+    def _made(self, pieces: Pieces, final: bool) -> Iterator[Steps]:
+        """What the policy makes of the stream's next pieces, counted from the segment's start."""
+        self._check(pieces)
+        self._ended = final
+        self._backlog = replace(
+            self._backlog,
+            pieces=Pieces.concatenate([self._backlog.pieces, pieces]),
+            stream_tokens=self._backlog.stream_tokens + int(pieces.tokens.sum()),
+        )
+        again = True
+        while again:
+            filled = self._fill(self._backlog, self._config, self._workload, final)
+            again, self._backlog = filled.again, filled.backlog
+            self.solved += filled.solved
+            if filled.stop is not Stop.MORE:
+                self._ended = True
+                raise self._refusal(filled)
+            if filled.steps is not None:
+                yield filled.steps
+
+    def _improved(self, made: Iterator[Steps]) -> Iterator[Steps]:
+        """Steps at their best, numbered as they will stand."""
+        found: Iterable[Steps] = made
+        if self._improver is not None:
+            improve = partial(self._improver, config=self._config, workload=self._workload)
+            found = self._search(improve, made)
+        for steps in found:
+            yield replace(steps, first_step=self._first_step + steps.first_step)
 
     def _check(self, pieces: Pieces) -> None:
         if self._ended:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from packer.packing.packer import Packer, PackingError
+from packer.packing.packer import Packer, PackingError, Search
 from packer.packing.rivals import Merit, MeritMeter, best_of_rivals
 from packer.packing.whole import with_lower_intake
 from packer.plan import PackingConfig
@@ -50,7 +50,11 @@ def plan_key(store_keys: Sequence[str], config: RunConfig) -> str:
 
 
 def write_plan(
-    root: Path, scratch: Path, stores: Sequence[TokenStore], config: RunConfig
+    root: Path,
+    scratch: Path,
+    stores: Sequence[TokenStore],
+    config: RunConfig,
+    search: Search = map,
 ) -> dict[str, Any]:
     """Plan the whole stream and write `plan/`, `steps.parquet`, `tail.parquet` and the inverses.
 
@@ -59,6 +63,7 @@ def write_plan(
         scratch: where the inverse of each plan part goes.
         stores: token stores in the order of `config.sources`.
         config: the whole configuration; `plan_key` says what of it matters.
+        search: maps the search over windows of `lookahead`; the plan does not depend on it.
 
     Returns:
         The stage's receipt: `files` (a receipt each), `segment`, `totals`, in JSON types.
@@ -66,7 +71,7 @@ def write_plan(
     Raises:
         PlanError: the stream allows no step within the bounds.
     """
-    planner = _Planner(root, scratch, stores, config)
+    planner = _Planner(root, scratch, stores, config, search)
     try:
         bounds = tuned(planner.stream, config, planner.workload)
         if config.packing.policy == "lookahead":
@@ -80,9 +85,15 @@ class _Planner:
     """One stream, planned with one policy or another."""
 
     def __init__(
-        self, root: Path, scratch: Path, stores: Sequence[TokenStore], config: RunConfig
+        self,
+        root: Path,
+        scratch: Path,
+        stores: Sequence[TokenStore],
+        config: RunConfig,
+        search: Search,
     ) -> None:
         self._root, self._scratch, self._stores, self._config = root, scratch, stores, config
+        self._search = search
         self.workload = resolve_workload(config.workload)
         self.stream = open_stream(stores, config)
 
@@ -118,7 +129,7 @@ class _Planner:
             steps_per_part=max(1, config.shards.shard_tokens // tokens_per_step),
             num_sources=len(self._stores),
         )
-        packer = Packer(policy, bounds, self.workload)
+        packer = Packer(policy, bounds, self.workload, search=self._search)
         run, meter = self.stream.chunks(), MeritMeter(bounds)
         for steps in packer.steps_of(run):
             parts.add(steps)
