@@ -95,9 +95,10 @@ def run(extent: Extent, processes: int) -> list[dict[str, Any]]:
 
 def note(extent: Extent) -> str:
     """What the figures are means of."""
-    seeds = " and ".join(map(str, extent.seeds))
+    seeds = "seed" if len(extent.seeds) == 1 else "seeds"
+    seeds += " " + " and ".join(map(str, extent.seeds))
     steps = ", ".join(f"{steps} at N = {num}" for num, _, steps in extent.sizes)
-    return f"Means over seeds {seeds}; steps of a run: about {steps}."
+    return f"Means over {seeds}; steps of a run: about {steps}."
 
 
 def _measured(tasks: Sequence[Task], processes: int) -> Iterator[tuple[Task, list[dict[str, Any]]]]:

@@ -113,12 +113,12 @@ def _draw_panel(place: Axes, panel: Panel, picture: Picture) -> None:
     for policy, curve in panel.curves.items():
         colour, marker = COLOURS[policy]
         points = [(order.index(x) if order else x, max(y, least)) for x, y in curve]
-        heights = [y for _, y in sorted(points)]
+        heights = [y for _, y in points]
         if len(curve) == 1 and picture.x != "displacement_mean":
             place.axhline(heights[0], color=colour, linewidth=1.2, linestyle="--")
             continue
         place.plot(
-            [x for x, _ in sorted(points)],
+            [x for x, _ in points],
             heights,
             color=colour,
             marker=marker,

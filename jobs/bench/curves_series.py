@@ -10,7 +10,7 @@ from typing import Any
 
 Rows = Sequence[dict[str, Any]]
 Curve = list[tuple[float, float]]
-"""x and y of its points, ascending in x."""
+"""x and y of its points, from left to right."""
 
 MEASURES = ("excess", "schedule_time", "tokens_per_step_cv")
 """The columns of every picture."""
@@ -30,6 +30,10 @@ class Picture:
     @property
     def over_sizes(self) -> bool:
         return self.x == "num_micro_batches"
+
+    def across(self, row: dict[str, Any]) -> float:
+        """How far to the right a row stands: bands from none to the narrowest."""
+        return -(row[self.x] or 1.0) if self.x == "token_band" else row[self.x]
 
     @property
     def file(self) -> str:
@@ -108,11 +112,11 @@ def _line(picture: Picture, rows: Rows, title: str) -> list[Panel]:
             title=title,
             measure=measure,
             curves={
-                policy: sorted(
+                policy: [
                     (float(row[picture.x]), float(row[measure]))
-                    for row in rows
+                    for row in sorted(rows, key=picture.across)
                     if row["policy"] == policy
-                )
+                ]
                 for policy in policies
             },
         )

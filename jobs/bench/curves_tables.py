@@ -43,11 +43,14 @@ def band_table(rows: Rows) -> list[str]:
 
 def windows_table(rows: Rows) -> list[str]:
     """Excess of all steps and of those away from borders, by the steps of a window."""
-    lines = ["| N | window | excess | away from borders | borders cost |", "|---|---|---|---|---|"]
+    lines = [
+        "| N | steps | window | excess | away from borders | borders cost |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in rows_of(rows, "windows"):
         excess, inside = row["excess"], row["excess_inside"]
         lines.append(
-            f"| {row['num_micro_batches']} | {row['window_steps']} steps | {excess:.4f} "
+            f"| {row['num_micro_batches']} | {row['steps']} | {row['window_steps']} | {excess:.4f} "
             f"| {inside:.4f} | {excess - inside:.4f} |"
         )
     return lines

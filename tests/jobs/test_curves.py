@@ -166,7 +166,7 @@ def test_borders_cost_what_the_steps_beside_them_have_more() -> None:
 def test_the_table_of_windows_shows_what_borders_cost() -> None:
     runs = [{"excess": 0.05 + seed / 100, "excess_inside": 0.04} for seed in range(2)]
     kept = Windowed(num_micro_batches=16, steps=64, window_steps=32).row(0, runs)
-    assert windows_table([kept])[2:] == ["| 16 | 32 steps | 0.0550 | 0.0400 | 0.0150 |"]
+    assert windows_table([kept])[2:] == ["| 16 | 64 | 32 | 0.0550 | 0.0400 | 0.0150 |"]
     assert effort_table([row(sweeps={"effort": 0}, moves_per_piece=99)])[2:] == [
         "| 16 | 99 moves a piece | 0.5000 | 1,000,000 |"
     ]
@@ -182,6 +182,13 @@ def test_a_curve_has_its_points_in_order_and_others_are_left_out() -> None:
     ((excess, *_),) = panels_of(picture, rows)
     assert excess.title == "N 16, dp 4, pp 4"
     assert excess.curves == {"lookahead": [(1.0, 0.75), (1.5, 0.25)], "concat": [(1.25, 0.5)]}
+
+
+def test_bands_stand_from_none_to_the_narrowest() -> None:
+    rows = [row(sweeps={"band": 0}, token_band=band) for band in (0.01, 0.0, 0.1)]
+    (picture,) = [picture for picture in PICTURES if picture.sweep == "band"]
+    ((panel, *_),) = panels_of(picture, rows)
+    assert [x for x, _ in panel.curves["lookahead"]] == [0.0, 0.1, 0.01]
 
 
 def test_the_command_simulates_draws_and_draws_the_same_again(tmp_path: Path) -> None:
