@@ -6,7 +6,7 @@ OUT ?= out
 CONFIG ?= jobs/configs/demo.toml
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: setup demo shards report test test-slow check format bench bench-peers clean
+.PHONY: setup demo shards report test test-slow check format bench bench-peers curves clean
 
 setup: $(VENV)/installed
 
@@ -55,6 +55,11 @@ bench: setup
 # Other tools, each in an environment of its own below $(OUT)/peers, on a corpus made there.
 bench-peers: setup
 	$(BIN)/python -m jobs.bench.peers.run --cache $(OUT)/peers
+	$(BIN)/python -m jobs.bench.tables
+
+# The figures, pictures and tables of docs/CHOOSING.md; some ten minutes on two cores.
+curves: setup
+	$(BIN)/python -m jobs.bench.curves
 	$(BIN)/python -m jobs.bench.tables
 
 clean:

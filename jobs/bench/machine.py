@@ -28,13 +28,13 @@ def describe() -> dict[str, Any]:
     }
 
 
-def save(name: str, rows: list[dict[str, Any]], **about: Any) -> Path:
-    """Keep a benchmark's rows as `results/NAME.json`, with the machine they were measured on.
+def save(name: str, rows: list[dict[str, Any]], *, folder: Path = RESULTS, **about: Any) -> Path:
+    """Keep a benchmark's rows as `NAME.json`, with the machine they were measured on.
 
     `about` is what else belongs to all of them.
     """
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
     path.write_text(json.dumps({"machine": describe(), **about, "rows": rows}, indent=1) + "\n")
     return path
 

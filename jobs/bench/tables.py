@@ -1,4 +1,4 @@
-"""The README's tables, written from the kept results; `--check` fails where they differ.
+"""The tables of the README and the docs, written from the kept results; `--check` compares only.
 
 A table stands between `<!-- table NAME -->` and `<!-- end NAME -->`. Numbers are never edited by
 hand.
@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jobs.bench import curves_tables
 from jobs.bench.machine import RESULTS
 
-_COMMANDS = {"peers": "make bench-peers"}
-README = Path(__file__).parents[2] / "README.md"
+_COMMANDS = {"peers": "make bench-peers", "curves": "make curves"}
+ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
 
 
@@ -194,7 +195,8 @@ def _words(text: str) -> str:
     return " ".join(text.replace("|", "/").split())
 
 
-TABLES: dict[str, Callable[[Rows], list[str]]] = {
+Table = Callable[[Rows], list[str]]
+TABLES: dict[str, Table] = {
     "packing": packing_table,
     "balance": balance_table,
     "schedule": schedule_table,
@@ -205,20 +207,33 @@ TABLES: dict[str, Callable[[Rows], list[str]]] = {
     "huge": huge_table,
     "peers": peers_table,
 }
+"""The README's tables that are all that is shown of the results of the same name."""
+CHOOSING: dict[str, Table] = {
+    "choice": curves_tables.choice_table,
+    "band": curves_tables.band_table,
+    "windows": curves_tables.windows_table,
+    "effort": curves_tables.effort_table,
+}
+PAGES: dict[str, dict[str, tuple[str, Table]]] = {
+    "README.md": {name: (name, table) for name, table in TABLES.items()}
+    | {"choice": ("curves", curves_tables.short_choice_table)},
+    "docs/CHOOSING.md": {name: ("curves", table) for name, table in CHOOSING.items()},
+}
+"""By page and by name in it: the results that a table is of, and what writes it."""
 
 
-def render(text: str) -> str:
-    """The README with every table written anew."""
-    for name, table in TABLES.items():
-        path = RESULTS / f"{name}.json"
+def render(page: str, text: str) -> str:
+    """A page with every table written anew."""
+    for name, (source, table) in PAGES[page].items():
+        path = RESULTS / f"{source}.json"
         if not path.exists():
             continue
         kept = json.loads(path.read_text())
-        body = "\n".join([*table(kept["rows"]), "", _origin(name, kept)])
+        body = "\n".join([*table(kept["rows"]), "", _origin(source, kept)])
         pattern = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
         text, count = pattern.subn(lambda match, body=body: match[1] + body + "\n" + match[2], text)
         if count != 1:
-            raise SystemExit(f"README.md has {count} places for table {name}; it must have one")
+            raise SystemExit(f"{page} has {count} places for table {name}; it must have one")
     return text
 
 
@@ -231,6 +246,8 @@ def _origin(name: str, kept: dict[str, Any]) -> str:
         f"{machine['cores']} cores, {machine['memory_gib']} GiB, Python {machine['python']}, "
         f"{versions}."
     )
+    if "note" in kept:
+        text += f" {kept['note']}"
     if corpus is None:
         return text
     return (
@@ -241,13 +258,14 @@ def _origin(name: str, kept: dict[str, Any]) -> str:
 
 def main(arguments: list[str]) -> None:
     """Write the tables, or with `--check` only compare."""
-    old = README.read_text(encoding="utf-8")
-    new = render(old)
-    if arguments == ["--check"]:
-        if new != old:
-            raise SystemExit("README.md's tables differ from jobs/bench/results: run make bench")
-        return
-    README.write_text(new, encoding="utf-8")
+    for page in PAGES:
+        path = ROOT / page
+        old = path.read_text(encoding="utf-8")
+        new = render(page, old)
+        if arguments != ["--check"]:
+            path.write_text(new, encoding="utf-8")
+        elif new != old:
+            raise SystemExit(f"{page}: tables differ from jobs/bench/results: run make bench")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ HALVINGS = 6.0
 """How often the temperature halves on the way."""
 CHECKS = 4096
 """How often temperature and price are set anew."""
-DEAREST, CHEAPEST = 5.0, 0.02
+DEAREST, CHEAPEST = 50.0, 0.02
 """Bounds of the price of a token's step, in the linear work of a token."""
 BAND_PRICE = 8.0
 """Price of a token out of its band, likewise."""
