@@ -23,6 +23,7 @@ TOKENS_PER_DOCUMENT = 1500
 POLICIES: dict[str, frozenset[str]] = {
     "concat": frozenset(),
     "reorder": frozenset({"max_tokens_over_context"}),
+    "fixed_greedy": frozenset({"global_batches"}),
     "wlb": frozenset({"max_tokens_over_context", "mean_displacement"}),
     "lookahead": frozenset(
         {
