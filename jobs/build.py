@@ -12,7 +12,7 @@ from jobs.executor import open_executor
 from jobs.progress import Reporter
 from jobs.tokenizing import Corpus, find_corpora, tokenize, with_engine
 from pipeline.balance import measure_cp, measure_plan
-from pipeline.config import RunConfig, schedule_of
+from pipeline.config import RunConfig
 from pipeline.describe import describe, order_key, rows_per_group
 from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
@@ -21,6 +21,7 @@ from pipeline.planning.plan import plan_key
 from pipeline.planning.workloads import resolve_workload
 from pipeline.publish import WORK, publish, read_receipts, recover
 from pipeline.reading.token_records import ends_text
+from pipeline.settings.cluster import schedule_of
 from pipeline.shard.manifest import load_manifest, parse_segment
 from pipeline.shard.tables import FormatError
 from pipeline.shard.writer import FileReceipt

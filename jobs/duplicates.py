@@ -8,10 +8,10 @@ from pathlib import Path
 from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
-from pipeline.config import SourceConfig
 from pipeline.ledger import Ledger, Receipt
 from pipeline.reading.listing import SourceError
 from pipeline.reading.sources import Split
+from pipeline.settings.documents import SourceConfig
 from pipeline.shard.schema import part_name
 from pipeline.stores.duplicates import (
     duplicates_are_there,

@@ -10,7 +10,7 @@ from jobs.duplicates import compare_ids
 from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
-from pipeline.config import RejectSettings, RunConfig, SourceConfig, fingerprint
+from pipeline.config import RunConfig, fingerprint
 from pipeline.ledger import Ledger, Receipt
 from pipeline.lock import exclusive
 from pipeline.publish import WORK
@@ -18,6 +18,7 @@ from pipeline.reading.inputs import digest_inputs
 from pipeline.reading.listing import InputFile, SourceError, list_inputs
 from pipeline.reading.sample import sample_texts
 from pipeline.reading.sources import Split, plan_splits, store_key
+from pipeline.settings.documents import RejectSettings, SourceConfig
 from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
 from pipeline.stores.finish import finish_store, part_is_there, rejects_path, remove_leftovers

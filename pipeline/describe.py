@@ -9,7 +9,8 @@ from typing import Any
 
 from packer.orders import AUTO
 from packer.workload import Workload
-from pipeline.config import ParallelSettings, RunConfig
+from pipeline.config import RunConfig
+from pipeline.settings.cluster import ParallelSettings
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file
 from pipeline.shard.token_store import TokenStore

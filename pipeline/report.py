@@ -12,9 +12,10 @@ from packer.stream import Stream
 from packer.workload import Workload
 from pipeline.balance import measure_binding, measure_cp, measure_plan, measure_policy
 from pipeline.built import check_parts, config_of, stores_of, workload_of
-from pipeline.config import ConfigError, ParallelSettings, schedule_of
+from pipeline.config import ConfigError
 from pipeline.planning.bounds import packing_config
 from pipeline.planning.mixing import open_stream
+from pipeline.settings.cluster import ParallelSettings, schedule_of
 from pipeline.shard.manifest import Segment, load_manifest
 from pipeline.shares import measure_sources
 

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import zstandard
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from pipeline.config import SourceConfig, TokenizerConfig
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.sources import plan_splits, store_key
 from pipeline.reading.storage import digest_file
+from pipeline.settings.documents import SourceConfig, TokenizerConfig
 from pipeline.stores.duplicates import find_duplicates, write_ids
 from pipeline.stores.finish import finish_store
 from pipeline.stores.tokenize import tokenize_split

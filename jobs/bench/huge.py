@@ -20,10 +20,10 @@ from typing import Any
 from jobs.bench.corpus import texts
 from jobs.bench.peers.vocabulary import EOS, o200k
 from jobs.bench.processes import measure
-from pipeline.config import SourceConfig, TokenizerConfig
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.sample import sample_texts
 from pipeline.reading.sources import plan_splits
+from pipeline.settings.documents import SourceConfig, TokenizerConfig
 from pipeline.stores.tokenize import tokenize_split
 from pipeline.tokenizer.choose import choose_engine
 from pipeline.tokenizer.documents import load_encoder

@@ -10,7 +10,8 @@ from packer.plan import PackingConfig, Pieces
 from packer.stream import Stream
 from packer.tuning import tune_thresholds
 from packer.workload import Workload
-from pipeline.config import RunConfig, schedule_of
+from pipeline.config import RunConfig
+from pipeline.settings.cluster import schedule_of
 
 log = logging.getLogger(__name__)
 

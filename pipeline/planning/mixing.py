@@ -8,7 +8,8 @@ from typing import Any
 
 from packer.cut_source import CutSource, SetAside, SourceLengths
 from packer.stream import Selection, Stream
-from pipeline.config import RunConfig, SourceConfig
+from pipeline.config import RunConfig
+from pipeline.settings.documents import SourceConfig
 from pipeline.shard.manifest import SegmentSource
 from pipeline.shard.token_store import TokenStore
 

@@ -10,7 +10,8 @@ from packer.hardware import Hardware, workload_of_model
 from packer.profile import parse_profile
 from packer.shapes.read import shape_of
 from packer.workload import SCALE, Workload
-from pipeline.config import ConfigError, HardwareSettings, WorkloadSettings
+from pipeline.config import ConfigError
+from pipeline.settings.cluster import HardwareSettings, WorkloadSettings
 
 _TERA, _GIGA = 1e12, 1e9
 

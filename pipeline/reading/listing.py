@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pipeline.config import SourceConfig
 from pipeline.reading import megatron, storage
 from pipeline.reading.hub_datasets import DatasetError, arrow_files
 from pipeline.reading.saved_datasets import STATE, SavedDatasetError, data_files
 from pipeline.reading.source_error import SourceError
+from pipeline.settings.documents import SourceConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.config import SourceConfig
 from pipeline.reading.listing import InputFile
 from pipeline.reading.records.read import read_records
 from pipeline.reading.sources import plan_splits
+from pipeline.settings.documents import SourceConfig
 
 _PLACES = 8
 

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.config import SourceConfig, fingerprint
+from pipeline.config import fingerprint
 from pipeline.reading import megatron
 from pipeline.reading.arrow_ipc import ArrowError, batch_spans, read_schema
 from pipeline.reading.listing import InputFile, SourceError
@@ -27,6 +27,7 @@ from pipeline.reading.parquet import opened
 from pipeline.reading.records.compressed import COMPRESSIONS
 from pipeline.reading.storage import is_url, local_path, open_random, split_url
 from pipeline.reading.token_columns import check_token_column, row_group_bytes
+from pipeline.settings.documents import SourceConfig
 from pipeline.shard.schema import VERSION
 from pipeline.tokenizer.identity import TokenizerIdentity
 

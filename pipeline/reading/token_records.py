@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer.plan import Int64
-from pipeline.config import SourceConfig
 from pipeline.reading.megatron import MegatronIndex, check_bin, open_index, read_bin
 from pipeline.reading.sources import Split
 from pipeline.reading.token_columns import column_ids, read_arrow_columns, read_parquet_columns
+from pipeline.settings.documents import SourceConfig
 from pipeline.stores.rejects import Reject
 from pipeline.tokenizer.identity import TokenizerIdentity
 

@@ -17,10 +17,10 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from pipeline.config import SourceConfig
 from pipeline.reading.records.read import RecordBatch, read_records
 from pipeline.reading.sources import Split
 from pipeline.reading.token_records import accept, read_tokens
+from pipeline.settings.documents import SourceConfig
 from pipeline.shard import schema
 from pipeline.shard.atomic import atomic_path
 from pipeline.shard.digests import sha256_file

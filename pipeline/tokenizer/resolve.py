@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from pipeline.config import TokenizerConfig
+from pipeline.settings.documents import TokenizerConfig
 from pipeline.tokenizer.identity import TokenizerError, TokenizerIdentity, without_vocabulary
 from pipeline.tokenizer.locate import SIDE_FILES, locate, parse, read
 from pipeline.tokenizer.rank_files import is_rank_file, parse_rank_file

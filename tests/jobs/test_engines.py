@@ -11,9 +11,10 @@ import pytest
 from jobs import tokenizing
 from jobs.build import build
 from jobs.progress import Reporter
-from pipeline.config import RunConfig, SourceConfig
+from pipeline.config import RunConfig
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.sample import sample_texts
+from pipeline.settings.documents import SourceConfig
 from pipeline.tokenizer import engine
 from pipeline.tokenizer.identity import EngineUnavailable, TokenizerError
 from tests.corpora import source_of, write_jsonl

@@ -10,9 +10,10 @@ import pytest
 
 from jobs.build import build
 from jobs.replan import replan
-from pipeline.config import JobSettings, RunConfig, WorkloadSettings
+from pipeline.config import JobSettings, RunConfig
 from pipeline.inspect import inspect
 from pipeline.report import report
+from pipeline.settings.cluster import WorkloadSettings
 from pipeline.shard.manifest import load_manifest
 from pipeline.verify import verify
 from tests.jobs.small_run import QUIET, digests

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config import SourceConfig
+from pipeline.settings.documents import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from pipeline.tokenizer.engine import decode
 from tests.bad_corpus import EXPECTED, FOLDERS, MANY, TRUNCATED, good, write_bad_corpus

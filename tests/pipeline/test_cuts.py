@@ -21,7 +21,7 @@ from tokenizers import (
     trainers,
 )
 
-from pipeline.config import TokenizerConfig
+from pipeline.settings.documents import TokenizerConfig
 from pipeline.tokenizer.cuts import Cutter
 from pipeline.tokenizer.patterns import NAMED
 from pipeline.tokenizer.resolve import resolve_tokenizer

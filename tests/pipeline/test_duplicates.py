@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import SourceConfig
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.sources import plan_splits
+from pipeline.settings.documents import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from pipeline.stores import duplicates
 from pipeline.stores.duplicates import duplicates_of, find_duplicates, num_buckets, write_ids

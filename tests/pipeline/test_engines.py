@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from pipeline.config import TokenizerConfig
+from pipeline.settings.documents import TokenizerConfig
 from pipeline.tokenizer import engine, patterns, proof, splintr_encoder, tiktoken_encoder
 from pipeline.tokenizer.byte_level import letters_of
 from pipeline.tokenizer.choose import choose_engine

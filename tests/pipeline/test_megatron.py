@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import SourceConfig
 from pipeline.reading import megatron, token_records
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.megatron import check_index, open_index
 from pipeline.reading.source_error import SourceError
 from pipeline.reading.sources import plan_splits
+from pipeline.settings.documents import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from pipeline.stores import tokenize
 from pipeline.tokenizer.identity import without_vocabulary

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tiktoken
 
-from pipeline.config import TokenizerConfig
+from pipeline.settings.documents import TokenizerConfig
 from pipeline.tokenizer.byte_level import bytes_of, letters_of
 from pipeline.tokenizer.identity import TokenizerError
 from pipeline.tokenizer.patterns import NAMED, O200K

@@ -15,12 +15,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import SourceConfig
 from pipeline.reading.listing import SourceError, list_inputs
 from pipeline.reading.records import lines, outcome
 from pipeline.reading.records import read as read_module
 from pipeline.reading.records.read import RecordBatch, read_records
 from pipeline.reading.sources import plan_splits
+from pipeline.settings.documents import SourceConfig
 from tests.corpora import source_of, write_bytes, write_jsonl, write_parquet, write_tree
 from tests.reference_records import read_jsonl
 

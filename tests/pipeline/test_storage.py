@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from pipeline.config import SourceConfig
 from pipeline.reading import storage
 from pipeline.reading.inputs import digest_inputs
 from pipeline.reading.listing import SourceError, list_inputs
@@ -26,6 +25,7 @@ from pipeline.reading.storage import (
     split_url,
     stamp,
 )
+from pipeline.settings.documents import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from tests.corpora import (
     build_store,

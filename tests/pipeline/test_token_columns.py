@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config import SourceConfig
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.source_error import SourceError
 from pipeline.reading.sources import plan_splits, store_key
 from pipeline.reading.storage import digest_file
 from pipeline.reading.token_columns import column_ids, list_lengths
 from pipeline.reading.token_records import ends_text, read_tokens
+from pipeline.settings.documents import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from pipeline.stores import tokenize
 from pipeline.tokenizer.engine import load_engine

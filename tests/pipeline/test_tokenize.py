@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import SourceConfig
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.sources import plan_splits
 from pipeline.reading.storage import digest_file
+from pipeline.settings.documents import SourceConfig
 from pipeline.shard import schema
 from pipeline.shard.token_store import StoreError, TokenStore
 from pipeline.stores import tokenize

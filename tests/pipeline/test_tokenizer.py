@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from pipeline.config import TokenizerConfig
+from pipeline.settings.documents import TokenizerConfig
 from pipeline.tokenizer import reference
 from pipeline.tokenizer.engine import decode, load_engine
 from pipeline.tokenizer.identity import TokenizerError, TokenizerIdentity, policy_text

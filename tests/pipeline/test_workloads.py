@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from packer.profile import Profile, Table
 from packer.workload import LONGEST_PIECE, SCALE, Span, Workload
-from pipeline.config import ConfigError, HardwareSettings, RunConfig, WorkloadSettings
+from pipeline.config import ConfigError, RunConfig
 from pipeline.planning.plan import plan_key
 from pipeline.planning.workloads import resolve_workload
+from pipeline.settings.cluster import HardwareSettings, WorkloadSettings
 from pipeline.shard.manifest import Manifest, WorkloadModel
 from pipeline.verify import verify
 from pipeline.verify.workloads import piece_workloads

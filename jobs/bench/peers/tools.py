@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.config import TokenizerConfig
+from pipeline.settings.documents import TokenizerConfig
 
 _TOKENIZERS = "tokenizers==0.23.3"
 

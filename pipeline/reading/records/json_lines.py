@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 
-from pipeline.config import SourceConfig
 from pipeline.reading.records import lines as line_reader
 from pipeline.reading.records.compressed import COMPRESSIONS, TruncatedError, decompressed
 from pipeline.reading.records.fields import id_of, metadata_of
@@ -24,6 +23,7 @@ from pipeline.reading.records.outcome import (
     is_utf16_json,
 )
 from pipeline.reading.sources import Split
+from pipeline.settings.documents import SourceConfig
 
 MAX_DEPTH = 200
 """Deepest nesting of a record."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pipeline.config import SourceConfig
 from pipeline.reading.records.columnar import arrow_records, parquet_records
 from pipeline.reading.records.fields import MAX_METADATA_BYTES
 from pipeline.reading.records.json_lines import json_records
 from pipeline.reading.records.outcome import BLANK, Outcome, Problem, Record, text_size
 from pipeline.reading.records.text import text_record
 from pipeline.reading.sources import Split
+from pipeline.settings.documents import SourceConfig
 from pipeline.stores.rejects import Reject
 
 BATCH_BYTES = 1 << 20

@@ -1,0 +1,1 @@
+"""The tables of a configuration; `pipeline.config` puts them together."""
