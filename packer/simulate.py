@@ -13,8 +13,8 @@ import numpy as np
 from packer.measures import BalanceMeter
 from packer.orders import AUTO
 from packer.packing.binding import BindingMeter
-from packer.packing.objective import outside_bands
 from packer.packing.packer import PackingError
+from packer.packing.search.objective import outside_bands
 from packer.packing.whole import Packing, pack
 from packer.plan import Int64, PackingConfig, Pieces
 from packer.schedule import ONE_RANK, Schedule

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packer.packing.objective import Objective, band_of
+from packer.packing.search.objective import Objective, band_of
 from packer.plan import PackingConfig, Steps
 
 NEAR = 0.97

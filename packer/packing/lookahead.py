@@ -21,11 +21,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from packer.packing import kernels_order, kernels_settle
+from packer.packing import kernels_order
 from packer.packing.backlog import Backlog, Filled, Stop
 from packer.packing.greedy import fill_greedily, limits_of
-from packer.packing.objective import Objective, outside_bands, time_of
-from packer.packing.window import search_window
+from packer.packing.search import settling
+from packer.packing.search.objective import Objective, outside_bands, time_of
+from packer.packing.search.window import search_window
 from packer.plan import Int64, PackingConfig, Pieces, Steps
 from packer.workload import Workload
 
@@ -91,7 +92,7 @@ def _placed(
 ) -> Steps | None:
     """Pieces in their steps' micro-batches; None where some find no room or leave one empty."""
     tokens, work = pieces.tokens, workload.of(pieces.tokens)
-    row, row_work, whole = kernels_settle.settle(
+    row, row_work, whole = settling.settle(
         tokens, work, step, np.argsort(-work, kind="stable"), limits_of(config, 1), like.num_steps
     )
     if not whole:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from packer.packing.objective import Objective, outside_bands, time_of
+from packer.packing.search.objective import Objective, outside_bands, time_of
 from packer.plan import PackingConfig, Steps
 
 Plan = TypeVar("Plan")

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 
 from packer.lengths import fig3_lengths
 from packer.measures import Balance, BalanceMeter
-from packer.packing import lookahead, window
+from packer.packing import lookahead
 from packer.packing.packer import PackingError
 from packer.packing.rivals import Merit, MeritMeter
+from packer.packing.search import window
 from packer.packing.whole import Packing, pack
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.schedule import ONE_RANK, Schedule

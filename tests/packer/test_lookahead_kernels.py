@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.packing import kernels_fluid, kernels_moves, kernels_settle
 from packer.packing.greedy import limits_of
-from packer.packing.objective import Objective
+from packer.packing.search import fluid, moves, settling
+from packer.packing.search.objective import Objective
 from packer.plan import PackingConfig, slot_of
 from packer.workload import SCALE
 
@@ -55,21 +55,19 @@ class TestCost:
     ) -> None:
         work, tokens, most, filler = case
         room = [most - length for length in tokens]
-        found = kernels_fluid.step_cost(*load_of(work, tokens, most), filler, -1)
+        found = fluid.step_cost(*load_of(work, tokens, most), filler, -1)
         level = water_level(work, room, filler, SCALE)
         assert found == pytest.approx(float(level) * len(work), rel=1e-9)
 
     def test_of_even_loads_is_the_same_under_every_norm(self) -> None:
         load = load_of([300, 300, 300], [1, 1, 1], 9)
         for power in (-1, 2, 6):
-            assert kernels_fluid.step_cost(*load, 6, power) == pytest.approx(3 * (300 + 512))
+            assert fluid.step_cost(*load, 6, power) == pytest.approx(3 * (300 + 512))
 
     def test_falls_under_a_norm_when_heavy_pieces_gather(self) -> None:
         def both(heavy_here: int, heavy_there: int, power: int) -> float:
             steps = [[9_000] * k + [100] * (4 - k) for k in (heavy_here, heavy_there)]
-            return sum(
-                kernels_fluid.step_cost(*load_of(work, [1] * 4, 1), 0, power) for work in steps
-            )
+            return sum(fluid.step_cost(*load_of(work, [1] * 4, 1), 0, power) for work in steps)
 
         assert both(1, 3, 2) < both(2, 2, 2)
         assert both(1, 3, -1) == both(2, 2, -1)
@@ -83,8 +81,8 @@ def load_of(
     dp_size: int | None = None,
     bubble: float = 0.0,
     lockstep: bool = False,
-) -> tuple[kernels_fluid.Load, kernels_fluid.Bounds]:
-    bounds = kernels_fluid.Bounds(
+) -> tuple[fluid.Load, fluid.Bounds]:
+    bounds = fluid.Bounds(
         num=len(work),
         max_tokens=max_tokens,
         max_displacement=16,
@@ -97,9 +95,7 @@ def load_of(
         bubble=bubble,
         lockstep=lockstep,
     )
-    load = kernels_fluid.Load(
-        np.array(work, np.float64), np.array(tokens, np.int64), np.zeros(len(work))
-    )
+    load = fluid.Load(np.array(work, np.float64), np.array(tokens, np.int64), np.zeros(len(work)))
     return load, bounds
 
 
@@ -136,13 +132,13 @@ class TestTime:
         load, bounds = load_of(
             falling, [1] * 12, 1, dp_size=dp_size, bubble=float(bubble), lockstep=lockstep
         )
-        assert kernels_fluid.step_cost(load, bounds, 0, -1) == pytest.approx(expected)
+        assert fluid.step_cost(load, bounds, 0, -1) == pytest.approx(expected)
 
     def test_of_a_filled_step_counts_the_filler(self) -> None:
         load, bounds = load_of([5000, 100, 100, 100], [1, 1, 1, 1], 99, dp_size=2, bubble=1.0)
         # 6 tokens of 256 over the three light ones: 612 each; ranks 5000 + 612 and 612 + 612
         expected = (5000 + 612 + 5000) * 4 / 3
-        assert kernels_fluid.step_cost(load, bounds, 6, -1) == pytest.approx(expected, rel=1e-3)
+        assert fluid.step_cost(load, bounds, 6, -1) == pytest.approx(expected, rel=1e-3)
 
 
 class TestFit:
@@ -151,14 +147,14 @@ class TestFit:
         tokens = np.array([9, 9, 8, 7, 2])
         _, bounds = load_of([0, 0], [0, 0], 10)
         arrival = np.zeros(5, np.int64)
-        assert kernels_fluid.make_fit(step, arrival, tokens, tokens * 1.0, bounds, 3)
+        assert fluid.make_fit(step, arrival, tokens, tokens * 1.0, bounds, 3)
         assert step.tolist() == [0, 0, 1, 1, 1]
 
     def test_fails_where_displacement_forbids_it(self) -> None:
         step, tokens = np.array([0, 0, 0]), np.array([9, 9, 8])
         _, bounds = load_of([0, 0], [0, 0], 10)
         near = bounds._replace(max_displacement=0)
-        assert not kernels_fluid.make_fit(step, step.copy(), tokens, tokens * 1.0, near, 3)
+        assert not fluid.make_fit(step, step.copy(), tokens, tokens * 1.0, near, 3)
 
 
 class TestSettling:
@@ -167,9 +163,7 @@ class TestSettling:
     def settle(self, tokens: list[int], step: list[int], steps: int) -> tuple[list[int], bool]:
         lengths = np.array(tokens)
         order = np.argsort(-lengths, kind="stable")
-        row, _, whole = kernels_settle.settle(
-            lengths, lengths, np.array(step), order, self.LIMITS, steps
-        )
+        row, _, whole = settling.settle(lengths, lengths, np.array(step), order, self.LIMITS, steps)
         return row.tolist(), whole
 
     def test_puts_pieces_into_the_lightest_micro_batch_of_their_step(self) -> None:
@@ -194,7 +188,7 @@ def test_what_an_exchange_takes_out_of_sources_bounds_is_counted_on_both_sides(o
     """Piece 0 (source 0, 9 tokens) for one of the same source (5 tokens) or another one (4)."""
     zeros = np.zeros(3, np.int64)
     held = np.array([[9, 4], [5, 0]]) if other == 1 else np.array([[9, 0], [5, 4]])
-    window = kernels_moves.Window(
+    window = moves.Window(
         tokens=np.array([9, 5, 4]),
         work=zeros * 1.0,
         arrival=zeros,
@@ -214,5 +208,5 @@ def test_what_an_exchange_takes_out_of_sources_bounds_is_counted_on_both_sides(o
     for piece, step, to in ((0, 0, 1), (other, 1, 0)):
         after[step, window.source[piece]] -= window.tokens[piece]
         after[to, window.source[piece]] += window.tokens[piece]
-    found = kernels_moves.sources_beyond(window, held, 0, other, 0, 1)
+    found = moves.sources_beyond(window, held, 0, other, 0, 1)
     assert found == outside(after) - outside(held)

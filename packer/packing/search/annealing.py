@@ -1,7 +1,7 @@
 """Compiled search of `lookahead`: which step each long piece of a window runs in.
 
 Short pieces are a fluid here, the filler: only how many of its tokens a step holds is decided
-(`kernels_fluid`). `kernels_settle` makes micro-batches of pieces of what was found.
+(`fluid`). `settling` makes micro-batches of pieces of what was found.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from packer.jit import kernel
-from packer.packing.kernels_fluid import capacity, new_load, put, room_of, step_cost
-from packer.packing.kernels_moves import (
+from packer.packing.search.fluid import capacity, new_load, put, room_of, step_cost
+from packer.packing.search.moves import (
     beyond,
     insert,
     late,

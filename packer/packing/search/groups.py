@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer.packing.kernels_fluid import Bounds, make_fit
-from packer.packing.kernels_moves import Window
+from packer.packing.search.fluid import Bounds, make_fit
+from packer.packing.search.moves import Window
 from packer.plan import Int64
 
 FEW = 16
