@@ -94,7 +94,6 @@ def build(
             balance = measure_plan(
                 root,
                 segment,
-                workload,
                 schedule_of(config.parallel),
                 config.parallel.micro_batch_order,
             )

@@ -164,8 +164,8 @@ def inspect(
 
 
 @app.command(
-    epilog="Example: steelyard simulate --lengths fig3 --num-micro-batches 4 "
-    "--context-length 131072 --max-tokens 163840 --crossover 47100 --policies reorder,wlb,lookahead"
+    epilog="Example: steelyard simulate --lengths fig3 --num-micro-batches 16 "
+    "--context-length 131072 --dp 4 --pp 4 --policies reorder,wlb,lookahead"
 )
 def simulate(
     num_micro_batches: Annotated[
@@ -177,7 +177,8 @@ def simulate(
         typer.Option(
             help="fig3 (the paper's), fig3_stream (the same as parts of windows), a .npy or "
             ".json of lengths, FILE.parquet:COLUMN (lengths or "
-            "lists of token ids), a Megatron .idx, or a token store's directory."
+            "lists of token ids), a Megatron .idx, or a token store's directory; in the order they "
+            "stand there."
         ),
     ] = "fig3",
     max_tokens: Annotated[
@@ -191,7 +192,11 @@ def simulate(
     ] = None,
     profile: Annotated[Path | None, typer.Option(help="In its place: a file of times.")] = None,
     policies: Annotated[
-        str, typer.Option(help="Comma-separated.")
+        str,
+        typer.Option(
+            help="Comma-separated: concat, reorder, wlb, lookahead, fixed_greedy; to compare with: "
+            "wlb_printed, fixed_solver, ffd, bfd, karmarkar_karp."
+        ),
     ] = "concat,reorder,wlb,lookahead",
     dp_size: Annotated[
         int, typer.Option("--dp-size", "--dp", min=1, help="Data-parallel ranks.")
@@ -223,15 +228,15 @@ def simulate(
             min=0, max=0.99, help="Share by which lookahead's steps may differ in tokens; 0: any."
         ),
     ] = 0.0,
-    thresholds: Annotated[str, typer.Option(help="Comma-separated tokens, or tune.")] = "tune",
+    thresholds: Annotated[
+        str, typer.Option(help="Of wlb, comma-separated tokens, or tune.")
+    ] = "tune",
     window_steps: Annotated[
-        int, typer.Option(min=1, help="Steps that lookahead plans as a whole.")
+        int, typer.Option(min=1, max=4096, help="Steps that lookahead plans as a whole.")
     ] = 32,
     moves_per_piece: Annotated[
         int,
-        typer.Option(
-            min=0, max=20_000, help="Effort of lookahead: moves a long piece; 0 for what suits N."
-        ),
+        typer.Option(min=0, max=20_000, help="Effort of lookahead: moves a long piece; 0 for 800."),
     ] = 0,
     objective: Annotated[
         str,

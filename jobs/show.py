@@ -97,7 +97,12 @@ def report(directory: Path, figures: dict[str, Any]) -> None:
         console.print(f"{name}: no plan within the same bounds")
     columns = {**possible, f"{figures['policy']} (this set)": figures}
     balance(columns, "balance on the same stream")
-    console.print(f"bounds in the way of more: {', '.join(figures['binding']) or 'none'}")
+    in_the_way = ", ".join(figures["binding"]) or "none"
+    console.print(
+        f"bounds in the way of more: {in_the_way}; tokens out of bands: {figures['outside_bands']:,}\n"
+        "Times are relative to a plan's own work spread evenly. concat cuts documents, so its\n"
+        "tokens attend to fewer before them: less work, but not the same training."
+    )
     if figures["cp"]:
         table = _table("context parallel", ["cp, strategy", *_CP_COLUMNS])
         for degree, measures in figures["cp"].items():

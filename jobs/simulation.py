@@ -120,7 +120,10 @@ def _workload(request: SimulationRequest) -> Workload:
         return workload_of_config(request.model_config)
     if request.profile is not None:
         return workload_of_profile(request.profile)
-    return Workload(crossover=request.crossover or _FIG7_CROSSOVER)
+    try:
+        return Workload(crossover=request.crossover or _FIG7_CROSSOVER)
+    except ValueError as error:
+        raise ConfigError(f"--crossover: {error}") from error
 
 
 def fig3_documents(steps: int, num_micro_batches: int, context_length: int) -> int:
@@ -144,7 +147,7 @@ def load_lengths(request: SimulationRequest) -> np.ndarray:
         return _FIG3[request.lengths](count, request.seed)
     try:
         lengths = _read_lengths(request.lengths)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, RecursionError) as error:
         raise ConfigError(f"--lengths {request.lengths}: {error}") from error
     flat = lengths.ndim == 1 and len(lengths) and lengths.dtype.kind in "iu"
     if not flat or lengths.min() < 1 or lengths.max() > LONGEST_PIECE:
@@ -183,6 +186,9 @@ def _read_lengths(name: str) -> np.ndarray:
 def _column_lengths(path: str, column: str) -> np.ndarray:
     """A column of lengths, or how many ids each row of a column of token ids has."""
     with pq.ParquetFile(path) as file:
+        if column not in file.schema_arrow.names:
+            names = ", ".join(file.schema_arrow.names)
+            raise ValueError(f"no column {column!r}; give {path}:COLUMN, one of {names}")
         kind = file.schema_arrow.field(column).type
         if not holds_ids(kind):
             return file.read([column]).column(column).to_numpy()
@@ -207,7 +213,10 @@ def _thresholds(text: str) -> tuple[int, ...] | None:
 
 def _numbers(option: str, text: str, unit: str, *other: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
-        expected = ", ".join([f"{unit} with commas", *other])
-        raise ConfigError(f"{option} {text}: expected {expected}") from None
+        numbers = (0,)
+    if not all(1 <= number <= LONGEST_PIECE for number in numbers):
+        expected = ", ".join([f"{unit}, 1 to {LONGEST_PIECE}, with commas", *other])
+        raise ConfigError(f"{option} {text}: expected {expected}")
+    return numbers

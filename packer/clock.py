@@ -119,6 +119,11 @@ class Clock:
         return choose_order(self._times)
 
     @property
+    def time(self) -> int:
+        """Time of all steps under `order`."""
+        return self._times[self.order]
+
+    @property
     def ratio(self) -> float:
         """Time of all steps under `order`, over the same work in equal micro-batches."""
         return self._times[self.order] * EVEN_SCALE / self._even

@@ -14,7 +14,7 @@ import numpy as np
 from packer.clock import Clock
 from packer.plan import Int64, PackingConfig, Steps
 from packer.schedule import ONE_RANK, Schedule
-from packer.workload import SCALE, Workload
+from packer.workload import SCALE
 
 SHARE_SCALE = 1 << 20
 """Shares and ratios are summed as integers in this fraction of one."""
@@ -85,7 +85,6 @@ class BalanceMeter:
 
     Args:
         config: the bounds they were packed under; its intake decides arrivals.
-        workload: what was packed with; its unit and constant are those of the steps' rows.
         schedule: what times are computed for; its dp_size divides the number of micro-batches.
         order: rule by which ranks run their micro-batches, or "auto" for the one of least time.
         num_sources: sources that pieces may come from.
@@ -95,7 +94,6 @@ class BalanceMeter:
     def __init__(
         self,
         config: PackingConfig,
-        workload: Workload,
         *,
         schedule: Schedule = ONE_RANK,
         order: str = "identity",

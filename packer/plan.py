@@ -157,6 +157,15 @@ class Steps:
         row = np.repeat(np.arange(self.num_rows), np.diff(self.row_offsets))
         return self.first_step + row // self.num_micro_batches
 
+    def displacement(self, intake_tokens: int) -> Int64:
+        """Steps between where each piece runs and where it arrived, (pieces,).
+
+        Args:
+            intake_tokens: A, stream tokens that a step takes in; steps are counted from the
+                segment's first.
+        """
+        return np.abs(self.piece_step - self.pieces.position // intake_tokens)
+
     def take_steps(self, start: int, stop: int) -> Steps:
         """Steps `start` to `stop` of these, counted from 0."""
         rows = slice(start * self.num_micro_batches, stop * self.num_micro_batches)
@@ -200,8 +209,8 @@ class PackingConfig:
         max_displacement: no piece runs further than this many steps from its arrival.
         mean_displacement: budget of `lookahead`, token-weighted, in steps.
         window_steps: steps that `lookahead` plans as a whole.
-        moves_per_piece: effort of `lookahead`: moves tried for each long piece of a window; 0
-            for as many as suit N.
+        moves_per_piece: effort of `lookahead`: moves tried for each long piece of a window, or
+            group of them; 0 for 800.
         schedule: whose time `lookahead` minimises; None for the heaviest micro-batch's work.
         token_band: share of A that a step of `lookahead` may hold more or less than A tokens; 0
             for no band.
@@ -260,8 +269,7 @@ class PackingConfig:
             )
         if not 0 <= self.moves_per_piece <= MOST_MOVES:
             raise ValueError(
-                f"moves_per_piece is {self.moves_per_piece}; it must be 0 (for what suits N) to "
-                f"{MOST_MOVES}"
+                f"moves_per_piece is {self.moves_per_piece}; it must be 0 (for 800) to {MOST_MOVES}"
             )
         if not (0 <= self.token_band < 1 and 0 <= self.source_band < 1):
             raise ValueError(

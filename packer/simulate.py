@@ -16,7 +16,7 @@ from packer.packing.binding import BindingMeter
 from packer.packing.packer import PackingError
 from packer.packing.search.objective import outside_bands
 from packer.packing.whole import Packing, pack
-from packer.plan import Int64, PackingConfig, Pieces
+from packer.plan import PackingConfig, Pieces
 from packer.schedule import ONE_RANK, Schedule
 from packer.tuning import tune_thresholds
 from packer.workload import Workload
@@ -75,11 +75,12 @@ def simulate(
         objective: what `lookahead` makes small: "schedule", the time of steps under the schedule,
             or "max", the work of their heaviest micro-batches.
         max_pieces: bound on the pieces of a micro-batch; 0 for none.
-        thresholds: of `wlb` and `wlb_printed`, in tokens; None to tune them.
+        thresholds: of `wlb`, `wlb_printed` and the rival of `lookahead`, in tokens; None to tune
+            them.
         max_queues: most queues to tune.
         max_displacement: bound on displacement, in steps.
         window_steps: steps that `lookahead` plans as a whole.
-        moves_per_piece: effort of `lookahead`; 0 for what suits N.
+        moves_per_piece: effort of `lookahead`; 0 for 800.
         global_batches: steps that `WINDOW_POLICIES` deal out together, a row for each; their bound
             on displacement is at least four times as many steps.
         longest_first: order of `fixed_greedy`.
@@ -227,9 +228,9 @@ def _row(
             f"the documents hold {int(packing.tail.tokens.sum())} tokens, less than a step of "
             f"{config.intake_tokens}; use more documents or a smaller step"
         )
-    meter = BalanceMeter(config, workload, schedule=schedule, order=order)
+    meter = BalanceMeter(config, schedule=schedule, order=order)
     meter.add(packing.steps)
-    bounds = BindingMeter(config)
+    bounds = BindingMeter(config, packing.policy)
     bounds.add(packing.steps)
     return {
         "policy": policy,
@@ -266,15 +267,14 @@ def _violations(packing: Packing) -> dict[str, int]:
     steps, config = packing.steps, packing.config
     assert steps is not None
     row_pieces = np.diff(steps.row_offsets)
-    arrival = steps.pieces.position // config.intake_tokens
-    displacement: Int64 = np.abs(steps.piece_step - arrival)
+    displacement = steps.displacement(config.intake_tokens)
     tail = packing.tail
     left_steps = min(
         int(tail.tokens.sum()) // config.intake_tokens, len(tail) // config.num_micro_batches
     )
     return {
         "max_tokens": int(np.count_nonzero(steps.row_tokens > config.max_tokens)),
-        "max_pieces": int(np.count_nonzero(row_pieces > (config.max_pieces or len(arrival)))),
+        "max_pieces": int(np.count_nonzero(row_pieces > (config.max_pieces or len(displacement)))),
         "max_displacement": int(np.count_nonzero(displacement > config.max_displacement)),
         "steps_left": left_steps,
     }

@@ -15,6 +15,7 @@ from packer.cp_measures import CPMeter
 from packer.measures import BalanceMeter
 from packer.packing.binding import BindingMeter
 from packer.packing.packer import Packer
+from packer.packing.search.objective import outside_bands
 from packer.packing.whole import with_lower_intake
 from packer.plan import PackingConfig
 from packer.schedule import Schedule
@@ -28,7 +29,6 @@ from pipeline.shard.manifest import Segment
 def measure_plan(
     root: Path,
     segment: Segment,
-    workload: Workload,
     schedule: Schedule,
     order: str,
 ) -> dict[str, Any]:
@@ -37,29 +37,41 @@ def measure_plan(
     Args:
         root: the set's directory.
         segment: of its chain.
-        workload: the model that it was planned with.
         schedule: what times are computed for.
         order: rule by which ranks run their micro-batches, or "auto" for the one of least time.
     """
-    first, sources = segment.first_step, len(segment.sources)
-    meter = _meter(bounds_of(segment), workload, schedule, order, sources, first_step=first)
+    meter = BalanceMeter(
+        bounds_of(segment),
+        schedule=schedule,
+        order=order,
+        num_sources=len(segment.sources),
+        first_step=segment.first_step,
+    )
     for part in range(segment.first_part, segment.stop_part):
         meter.add(read_plan_part(root / "plan" / f"{schema.part_name(part)}.parquet"))
     return meter.result().as_dict()
 
 
 def measure_binding(root: Path, segment: Segment, bounds: PackingConfig) -> dict[str, Any]:
-    """Which bounds are in the way of a segment's balance (`packer.packing.binding`).
+    """Which bounds are in the way of a segment's balance, and tokens by which it leaves its bands.
+
+    See `packer.packing.binding`; times are those of the cluster that it was planned for.
 
     Args:
         root: the set's directory.
         segment: of its chain.
         bounds: that it was packed under, with the objective and the bands.
     """
-    meter = BindingMeter(bounds)
+    meter, outside = BindingMeter(bounds, segment.policy), 0
     for part in range(segment.first_part, segment.stop_part):
-        meter.add(read_plan_part(root / "plan" / f"{schema.part_name(part)}.parquet"))
-    return {"binding": meter.binding(), "binding_shares": meter.shares()}
+        steps = read_plan_part(root / "plan" / f"{schema.part_name(part)}.parquet")
+        meter.add(steps)
+        outside += outside_bands(steps, bounds)
+    return {
+        "binding": meter.binding(),
+        "binding_shares": meter.shares(),
+        "outside_bands": outside,
+    }
 
 
 def measure_policy(
@@ -73,7 +85,9 @@ def measure_policy(
     """The balance another policy would reach on the same stream under the same bounds."""
 
     def attempt(bounds: PackingConfig) -> dict[str, Any]:
-        meter = _meter(bounds, workload, schedule, order, len(segment.sources))
+        meter = BalanceMeter(
+            bounds, schedule=schedule, order=order, num_sources=len(segment.sources)
+        )
         for steps in Packer(policy, bounds, workload).steps_of(stream.chunks()):
             meter.add(steps)
         return meter.result().as_dict()
@@ -132,23 +146,4 @@ def bounds_of(segment: Segment) -> PackingConfig:
         max_pieces=segment.max_pieces,
         thresholds=segment.thresholds,
         max_displacement=segment.max_displacement,
-    )
-
-
-def _meter(
-    bounds: PackingConfig,
-    workload: Workload,
-    schedule: Schedule,
-    order: str,
-    num_sources: int,
-    *,
-    first_step: int = 0,
-) -> BalanceMeter:
-    return BalanceMeter(
-        bounds,
-        workload,
-        schedule=schedule,
-        order=order,
-        num_sources=num_sources,
-        first_step=first_step,
     )

@@ -80,7 +80,7 @@ def report(
         "intake_tokens": segment.intake_tokens,
         "context_length": segment.context_length,
         "max_tokens": segment.max_tokens,
-        **measure_plan(root, segment, workload, schedule, manifest.micro_batch_order),
+        **measure_plan(root, segment, schedule, manifest.micro_batch_order),
         **measure_binding(
             root,
             segment,

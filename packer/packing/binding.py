@@ -13,7 +13,13 @@ from packer.plan import PackingConfig, Steps
 
 NEAR = 0.97
 """Share of a bound from which on it counts as reached: pieces do not fill the last few tokens."""
+SPENT = 0.95
+"""Share of the displacement budget from which on it counts as spent: policies keep a margin."""
 HALF = 0.5
+FIXED = ("concat", "fixed_greedy", "fixed_solver")
+"""Policies whose micro-batches hold S tokens at most."""
+BUDGETED = ("wlb", "lookahead")
+"""Policies with a budget of mean displacement."""
 
 
 class BindingMeter:
@@ -21,10 +27,14 @@ class BindingMeter:
 
     Args:
         config: what was packed under.
+        policy: by which; what it does not look at binds nothing.
     """
 
-    def __init__(self, config: PackingConfig) -> None:
+    def __init__(self, config: PackingConfig, policy: str) -> None:
         self._config = config
+        self._most_tokens = config.context_length if policy in FIXED else config.max_tokens
+        self._has_budget = policy in BUDGETED
+        self._has_bands = policy == "lookahead"
         self._lost = 0.0
         self._charged = {"max_tokens": 0.0, "max_pieces": 0.0, "token_band": 0.0}
         self._tokens = self._displacement = 0
@@ -37,15 +47,14 @@ class BindingMeter:
         tokens = steps.row_tokens.reshape(work.shape)
         pieces = np.diff(steps.row_offsets).reshape(work.shape)
         self._lost += float(lost.sum())
-        self._charge("max_tokens", lost, _others(tokens) >= NEAR * config.max_tokens)
+        self._charge("max_tokens", lost, _others(tokens) >= NEAR * self._most_tokens)
         if config.max_pieces:
             self._charge("max_pieces", lost, _others(pieces) >= NEAR * config.max_pieces)
-        if config.token_band:
+        if self._has_bands and config.token_band:
             most = band_of(config)[1]
             slack = (1 - NEAR) * config.token_band * config.intake_tokens
             self._charge("token_band", lost, tokens.sum(axis=1) >= most - slack)
-        arrival = steps.pieces.position // config.intake_tokens
-        displacement = np.abs(steps.piece_step - arrival)
+        displacement = steps.displacement(config.intake_tokens)
         self._displacement += int((displacement * steps.pieces.tokens).sum())
         self._tokens += int(steps.pieces.tokens.sum())
 
@@ -62,7 +71,7 @@ class BindingMeter:
             return {}
         shares = {name: charged / self._lost for name, charged in self._charged.items() if charged}
         budget = self._config.mean_displacement * self._tokens
-        if self._displacement >= NEAR * budget * (1 - 1 / 50):
+        if self._has_budget and self._displacement >= SPENT * budget:
             shares["mean_displacement"] = 1.0
         return shares
 

@@ -25,7 +25,7 @@ from packer.packing import kernels_order
 from packer.packing.backlog import Backlog, Filled, Stop
 from packer.packing.greedy import fill_greedily, limits_of
 from packer.packing.search import settling
-from packer.packing.search.objective import Objective, outside_bands, time_of
+from packer.packing.search.objective import Objective
 from packer.packing.search.window import search_window
 from packer.plan import Int64, PackingConfig, Pieces, Steps
 from packer.workload import Workload
@@ -73,7 +73,8 @@ def improved(steps: Steps, config: PackingConfig, workload: Workload) -> Steps:
         Steps within the bounds whose mean displacement is in the budget, with fewer tokens out of
         the bands or as many and less time; the ones given where none such were found.
     """
-    outside, time = _merit(steps, config)
+    objective = Objective.of(config)
+    outside, time = objective.cost(steps, config)
     if not outside and time < EVEN * float(steps.row_workload.sum()):
         return steps
     pieces = steps.pieces.take(np.argsort(steps.pieces.position))
@@ -83,7 +84,7 @@ def improved(steps: Steps, config: PackingConfig, workload: Workload) -> Steps:
             return steps
         found = _placed(pieces, step, steps, config, workload)
         if found is not None and _keeps(found, config):
-            return found if _merit(found, config) < (outside, time) else steps
+            return found if objective.cost(found, config) < (outside, time) else steps
     return steps
 
 
@@ -109,14 +110,6 @@ def _placed(
 
 def _keeps(steps: Steps, config: PackingConfig) -> bool:
     """Whether displacement is in its bounds."""
-    arrival = steps.pieces.position // config.intake_tokens
-    displacement = np.abs(steps.piece_step - arrival)
-    tokens = steps.pieces.tokens
+    displacement, tokens = steps.displacement(config.intake_tokens), steps.pieces.tokens
     mean = int((displacement * tokens).sum()) / int(tokens.sum())
     return int(displacement.max()) <= config.max_displacement and mean <= config.mean_displacement
-
-
-def _merit(steps: Steps, config: PackingConfig) -> tuple[int, float]:
-    """What is to be small: tokens out of the bands, then the time of all steps."""
-    objective = Objective.of(config)
-    return outside_bands(steps, config), time_of(steps, objective)

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from packer.packing.backlog import Solved
 from packer.packing.packer import IntakeTooLarge, Packer, PackingError
-from packer.packing.rivals import Merit, MeritMeter, best_of_rivals
+from packer.packing.rivals import best_of_rivals
+from packer.packing.search.objective import Merit, MeritMeter
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.workload import Workload
 

@@ -71,11 +71,11 @@ def tuned(stream: Stream, config: RunConfig, workload: Workload) -> PackingConfi
     """The packer's bounds with thresholds, tuned on the stream's head where none are given."""
     bounds = packing_config(config)
     settings = config.packing
-    if settings.policy not in ("wlb", "lookahead") or settings.thresholds != "tune":
-        return bounds
     if settings.policy == "lookahead" and settings.objective == "schedule":
         parallel = config.parallel
         warn_of_one_rank(parallel.dp_size, parallel.pp_size, "[parallel]", "packing.objective")
+    if settings.policy not in ("wlb", "lookahead") or settings.thresholds != "tune":
+        return bounds
     head = next(iter(stream.chunks(_TUNING_PIECES)), Pieces.empty())
     fitting = pack("wlb", head, bounds, workload).config  # with an intake that steps can hold
     tuning = tune_thresholds(

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.packing.packer import Packer, PackingError, Search
-from packer.packing.rivals import Merit, MeritMeter, best_of_rivals
+from packer.packing.rivals import best_of_rivals
+from packer.packing.search.objective import Merit, MeritMeter
 from packer.packing.whole import with_lower_intake
 from packer.plan import PackingConfig
 from pipeline.config import RunConfig, fingerprint

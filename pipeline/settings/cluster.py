@@ -64,8 +64,8 @@ class WorkloadSettings(Table):
 class ParallelSettings(Table):
     """The cluster that times are computed for, and in which order its ranks run micro-batches.
 
-    Moves no document: `micro_batch_order` is a rule of `packer.orders` that readers follow, "auto"
-    the one of least time on this cluster.
+    Under `lookahead` with objective "schedule" four of them shape the plan; `micro_batch_order` is
+    a rule of `packer.orders` that readers follow, "auto" the one of least time on this cluster.
     """
 
     dp_size: int = Field(default=1, ge=1, le=1 << 20)

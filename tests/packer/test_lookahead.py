@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,9 @@ from packer.lengths import fig3_lengths
 from packer.measures import Balance, BalanceMeter
 from packer.packing import lookahead
 from packer.packing.packer import PackingError
-from packer.packing.rivals import Merit, MeritMeter
+from packer.packing.rivals import all_alike
 from packer.packing.search import window
+from packer.packing.search.objective import Merit, MeritMeter
 from packer.packing.whole import Packing, pack
 from packer.plan import PackingConfig, Pieces, Steps
 from packer.schedule import ONE_RANK, Schedule
@@ -23,10 +25,12 @@ from tests.strategies import Case, cases
 
 SQUARE = Workload(crossover=1)
 FIG3 = Workload(crossover=47_100)
+SEEN: Counter[str] = Counter()
+"""How often a rival had a plan to be compared with."""
 
 
 def balance(packing: Packing, workload: Workload, schedule: Schedule = ONE_RANK) -> Balance:
-    meter = BalanceMeter(packing.config, workload, schedule=schedule)
+    meter = BalanceMeter(packing.config, schedule=schedule)
     assert packing.steps is not None
     meter.add(packing.steps)
     return meter.result()
@@ -95,12 +99,20 @@ class TestSteps:
         found = merit("lookahead", case)
         for policy in ("reorder", "wlb"):
             rival = merit(policy, case)
-            if rival is None or found is None:
-                assert policy == "wlb" or found is rival
+            if rival is None or (policy == "wlb" and all_alike(case.config)):
                 continue
             if policy == "wlb" and rival.displacement_mean > case.config.mean_displacement:
                 continue
-            assert (found.outside, found.time) <= (rival.outside, rival.time * (1 + 1e-12))
+            if policy == "wlb" and not case.config.thresholds:
+                continue
+            assert found is not None
+            assert found.cost <= rival.cost
+            SEEN[policy] += 1
+
+    def test_were_compared_often_enough(self) -> None:
+        """Runs after the property above; each rival had a plan in many of its cases."""
+        if SEEN:  # not where this test runs alone
+            assert min(SEEN["reorder"], SEEN["wlb"]) >= 20
 
     @given(cases(max_pieces=80))
     @settings(max_examples=60, deadline=None, derandomize=True)

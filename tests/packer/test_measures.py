@@ -37,7 +37,7 @@ def two_steps() -> Steps:
 
 
 def test_two_steps_measured_by_hand() -> None:
-    meter = BalanceMeter(CONFIG, WORKLOAD, schedule=Schedule(dp_size=2, pp_size=2), first_step=5)
+    meter = BalanceMeter(CONFIG, schedule=Schedule(dp_size=2, pp_size=2), first_step=5)
     meter.add(two_steps())
     balance = meter.result()
     assert (balance.steps, balance.placed_pieces, balance.placed_tokens) == (2, 6, 32)
@@ -112,7 +112,7 @@ def packed_steps(seed: int) -> tuple[Steps, PackingConfig]:
 def test_measures_are_their_definitions(dp_size: int) -> None:
     steps, config = packed_steps(seed=1)
     schedule = Schedule(dp_size=dp_size, pp_size=3)
-    meter = BalanceMeter(config, WORKLOAD, schedule=schedule, num_sources=3)
+    meter = BalanceMeter(config, schedule=schedule, num_sources=3)
     meter.add(steps)
     found = meter.result().as_dict()
     for name, value in by_definition(steps, config, dp_size, first_step=0).items():
@@ -127,7 +127,7 @@ def test_schedule_time_is_the_clocks_at_every_schedule_and_order() -> None:
     schedule = Schedule(dp_size=2, pp_size=2, virtual_stages=2, coupling="lockstep", head_cost=0.3)
     found = {}
     for order in ("identity", "light_first_1", "auto"):
-        meter = BalanceMeter(config, WORKLOAD, schedule=schedule, order=order, num_sources=3)
+        meter = BalanceMeter(config, schedule=schedule, order=order, num_sources=3)
         meter.add(steps)
         found[order] = meter.result()
     assert (found["auto"].virtual_stages, found["auto"].coupling) == (2, "lockstep")
@@ -150,9 +150,7 @@ def test_measures_do_not_depend_on_the_windows(data: st.DataObject) -> None:
     steps, config = packed_steps(seed=2)
     border = data.draw(st.integers(1, steps.num_steps - 1))
     schedule = Schedule(dp_size=2)
-    whole, windows = (
-        BalanceMeter(config, WORKLOAD, schedule=schedule, num_sources=3) for _ in range(2)
-    )
+    whole, windows = (BalanceMeter(config, schedule=schedule, num_sources=3) for _ in range(2))
     whole.add(steps)
     windows.add(steps.take_steps(border, steps.num_steps))
     windows.add(steps.take_steps(0, border))
@@ -161,9 +159,9 @@ def test_measures_do_not_depend_on_the_windows(data: st.DataObject) -> None:
 
 def test_nothing_measured_is_refused() -> None:
     with pytest.raises(ValueError, match="no step"):
-        BalanceMeter(CONFIG, WORKLOAD).result()
+        BalanceMeter(CONFIG).result()
     with pytest.raises(ValueError, match="dp_size 3 does not divide the 2"):
-        BalanceMeter(CONFIG, WORKLOAD, schedule=Schedule(dp_size=3))
+        BalanceMeter(CONFIG, schedule=Schedule(dp_size=3))
     other = PackingConfig(num_micro_batches=4, context_length=8, max_tokens=8)
     with pytest.raises(ValueError, match="expected 4"):
-        BalanceMeter(other, WORKLOAD).add(two_steps())
+        BalanceMeter(other).add(two_steps())

@@ -6,11 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from packer.packing.binding import BindingMeter
-from packer.packing.rivals import Merit, best_of_rivals, with_room
+from packer.packing.packer import PackingError
+from packer.packing.rivals import best_of_rivals, leaving_slack
+from packer.packing.search.objective import Merit
 from packer.packing.whole import pack
 from packer.plan import PackingConfig, Pieces
+from packer.schedule import Schedule
 from packer.workload import Workload
 
 SQUARE = Workload(crossover=1)
@@ -21,7 +25,7 @@ class TestBinding:
         config = PackingConfig(context_length=16, **bounds)
         packing = pack("reorder", Pieces.from_lengths(np.array(lengths)), config, SQUARE)
         assert packing.steps is not None
-        meter = BindingMeter(packing.config)
+        meter = BindingMeter(packing.config, "reorder")
         meter.add(packing.steps)
         return meter
 
@@ -43,7 +47,13 @@ class TestRivals:
         num_micro_batches=2, context_length=8, max_tokens=10, thresholds=(4,), mean_displacement=0.5
     )
 
-    def chosen(self, **merits: tuple[float, float, float] | None) -> str:
+    def chosen(
+        self,
+        config: PackingConfig = CONFIG,
+        *,
+        refused: bool = False,
+        **merits: tuple[float, float, float] | None,
+    ) -> str:
         """Which of the policies is taken; of each: tokens outside, time, displacement."""
 
         def worth(policy: str, config: PackingConfig) -> Merit | None:
@@ -53,7 +63,12 @@ class TestRivals:
             outside, time, displacement = given
             return Merit(outside=outside, time=time, displacement_mean=displacement)
 
-        return best_of_rivals(self.CONFIG, lambda name, c: (name, worth(name, c)), worth)
+        def plan(policy: str, config: PackingConfig) -> tuple[str, Merit | None]:
+            if refused and policy == "lookahead":
+                raise PackingError("too tight")
+            return policy, worth(policy, config)
+
+        return best_of_rivals(config, plan, worth)
 
     def test_the_one_of_least_time_is_taken(self) -> None:
         assert self.chosen(lookahead=(0, 1.0, 0.4), reorder=(0, 1.2, 0), wlb=(0, 1.1, 0.4)) == (
@@ -72,7 +87,22 @@ class TestRivals:
         merits = {"lookahead": (0.01, 1.5, 0.4), "reorder": (0.2, 1.2, 0), "wlb": (0.3, 1.1, 0.4)}
         assert self.chosen(**merits) == "lookahead"
 
+    def test_where_it_has_no_plan_a_rival_s_is_taken(self) -> None:
+        merits = {"reorder": (0, 1.2, 0), "wlb": (0, 1.1, 0.4)}
+        assert self.chosen(**merits, refused=True) == "wlb"
+        with pytest.raises(PackingError, match="too tight"):
+            self.chosen(refused=True)
+
+    def test_where_it_spends_more_than_the_budget_a_rival_s_is_taken(self) -> None:
+        assert self.chosen(lookahead=(0, 1.0, 0.6), reorder=(0, 1.2, 0)) == "reorder"
+        assert self.chosen(lookahead=(0, 1.0, 0.6), reorder=(0, 1.2, 0.7)) == "lookahead"
+
+    def test_for_one_rank_wlb_has_nothing_to_offer(self) -> None:
+        merits = {"lookahead": (0, 1.0, 0.0), "reorder": (0, 1.0, 0), "wlb": (0, 0.99, 0.4)}
+        one = replace(self.CONFIG, schedule=Schedule())
+        assert self.chosen(one, **merits) == "lookahead"
+
     def test_a_search_gets_some_room(self) -> None:
         tight = PackingConfig(num_micro_batches=2, context_length=512, max_tokens=512)
-        assert with_room(tight).intake_tokens == 2 * 510
-        assert with_room(replace(tight, max_tokens=640)).intake_tokens == 2 * 512
+        assert leaving_slack(tight).intake_tokens == 2 * 510
+        assert leaving_slack(replace(tight, max_tokens=640)).intake_tokens == 2 * 512

@@ -25,7 +25,7 @@ def test_what_is_promised_is_what_packing_gives() -> None:
     config = replace(CONFIG, thresholds=tuning.thresholds)
     packing = pack("wlb", Pieces.from_lengths(LENGTHS), config, WORKLOAD)
     assert packing.steps is not None
-    meter = BalanceMeter(config, WORKLOAD)
+    meter = BalanceMeter(config)
     meter.add(packing.steps)
     balance = meter.result()
     assert balance.excess == pytest.approx(tuning.excess)

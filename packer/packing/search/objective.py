@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from packer.clock import Clock
+from packer.orders import AUTO
 from packer.plan import Int64, PackingConfig, Steps
 
 
@@ -35,13 +37,10 @@ class Objective:
             lockstep=schedule.coupling == "lockstep",
         )
 
-    @property
-    def heaviest_counts(self) -> bool:
-        """Whether a step is faster the lighter its heaviest micro-batch is."""
-        return self.bubble > 0 or self.lockstep or self.dp_size > 1
-
     def times(self, work: Int64) -> np.ndarray:
         """Time of each step, in the unit of its work: even micro-batches cost what they weigh.
+
+        What `fluid.step_time` is in the search.
 
         Args:
             work: of each slot, falling inside a step, (steps, num_micro_batches).
@@ -59,10 +58,10 @@ class Objective:
             slowest = (dealt.sum(axis=1) + self.bubble * by_index[:, 0]).max(axis=1)
         return slowest * num / (num // self.dp_size + self.bubble)
 
-
-def time_of(steps: Steps, objective: Objective) -> float:
-    """Time of all steps, in the unit of their work."""
-    return float(objective.times(steps.row_workload.reshape(steps.num_steps, -1)).sum())
+    def cost(self, steps: Steps, config: PackingConfig) -> tuple[int, float]:
+        """What a search makes small: tokens out of the bands, then the time of all steps."""
+        times = self.times(steps.row_workload.reshape(steps.num_steps, -1))
+        return outside_bands(steps, config), float(times.sum())
 
 
 def band_of(config: PackingConfig) -> tuple[int, int]:
@@ -109,3 +108,58 @@ def outside_bands(steps: Steps, config: PackingConfig) -> int:
         beyond = np.abs(by_source - expected) - config.source_band * config.intake_tokens
         outside += int(np.maximum(0, beyond).sum())
     return outside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merit:
+    """What a plan is worth by the objective of `lookahead`."""
+
+    outside: float
+    """Tokens out of their bands, a token."""
+    time: float
+    """A token: of all steps under their best order, or of their heaviest micro-batches; to be
+    compared under one configuration only."""
+    displacement_mean: float
+    """Token-weighted, in steps."""
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """What is to be small: tokens out of the bands, then time."""
+        return self.outside, self.time
+
+
+class MeritMeter:
+    """Measures a plan, window by window, exactly: on the simulator's clock where time counts.
+
+    Args:
+        config: what is packed under.
+    """
+
+    def __init__(self, config: PackingConfig) -> None:
+        self._config = config
+        self._clock = None
+        if config.schedule is not None:
+            self._clock = Clock(config.schedule, config.num_micro_batches, AUTO)
+        self._tokens = self._outside = self._displacement = self._maxima = 0
+
+    def add(self, steps: Steps) -> None:
+        """Count some more steps."""
+        work = steps.row_workload.reshape(steps.num_steps, -1)
+        moved = steps.displacement(self._config.intake_tokens)
+        self._tokens += int(steps.pieces.tokens.sum())
+        self._displacement += int((moved * steps.pieces.tokens).sum())
+        self._outside += outside_bands(steps, self._config)
+        self._maxima += int(work[:, 0].sum())
+        if self._clock is not None:
+            self._clock.add(work, steps.row_tokens.reshape(work.shape))
+
+    def result(self) -> Merit | None:
+        """What the steps so far are worth; None where there are none."""
+        if not self._tokens:
+            return None
+        time = self._maxima if self._clock is None else self._clock.time
+        return Merit(
+            outside=self._outside / self._tokens,
+            time=time / self._tokens,
+            displacement_mean=self._displacement / self._tokens,
+        )

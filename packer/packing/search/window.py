@@ -33,7 +33,7 @@ CRUMB = 64
 
 
 def moves_per_piece(config: PackingConfig) -> int:
-    """Effort: as configured, or what suits."""
+    """Effort: as configured, or MOVES."""
     return config.moves_per_piece or MOVES
 
 
@@ -79,12 +79,14 @@ def search_window(
     moves = moves_per_piece(config)
     group = group_size(config.num_micro_batches)
     start = 0.0
-    if group > 1:
+    fewer = max(1, config.num_micro_batches // REFINING_SIZE)
+    if group == 1:
+        moves = max(1, moves // fewer)
+    else:
         coarse = grouped(window, bounds, group, arrived)
         if search(coarse.window, coarse.bounds, moves * len(coarse.window.tokens), 0.0, seed):
             window = spread_out(coarse, window, bounds, arrived)
-        size = max(REFINING_SIZE, config.num_micro_batches)
-        moves = max(1, moves * REFINING * REFINING_SIZE // (MOVES * size))
+        moves = max(1, moves * REFINING // (MOVES * fewer))
         start = REFINING_FROM
     if not search(window, bounds, moves * len(long), start, seed + np.uint64(1)):
         return None
