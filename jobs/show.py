@@ -99,7 +99,8 @@ def report(directory: Path, figures: dict[str, Any]) -> None:
     balance(columns, "balance on the same stream")
     in_the_way = ", ".join(figures["binding"]) or "none"
     console.print(
-        f"bounds in the way of more: {in_the_way}; tokens out of bands: {figures['outside_bands']:,}\n"
+        f"bounds in the way of more: {in_the_way}; "
+        f"tokens out of bands: {figures['outside_bands']:,}\n"
         "Times are relative to a plan's own work spread evenly. concat cuts documents, so its\n"
         "tokens attend to fewer before them: less work, but not the same training."
     )

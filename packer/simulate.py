@@ -125,7 +125,7 @@ def simulate(
         end = np.searchsorted(pieces.position, steps * config.intake_tokens)
         pieces = pieces.take(slice(0, int(end)))
     for policy in policies:
-        _compile(policy, config, workload)
+        compile_kernels(policy, config, workload)
     tuning_s = 0.0
     tuned = config
     if thresholds is None and any(policy in QUEUED_POLICIES for policy in policies):
@@ -201,7 +201,7 @@ def _objective(name: str, schedule: Schedule) -> Schedule | None:
     return schedule if name == "schedule" else None
 
 
-def _compile(policy: str, config: PackingConfig, workload: Workload) -> None:
+def compile_kernels(policy: str, config: PackingConfig, workload: Workload) -> None:
     """Load the policy's kernels, so that their compiling is not measured."""
     uneven = np.ones(config.num_micro_batches, np.int64)
     uneven[0] = config.context_length

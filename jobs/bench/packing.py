@@ -5,16 +5,16 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from jobs.simulation import fig3_documents
 from packer.lengths import fig3_lengths
 from packer.packing.packer import Packer
-from packer.packing.whole import pack
 from packer.plan import PackingConfig, Pieces
+from packer.simulate import compile_kernels
 from packer.workload import Workload
 
 CONTEXT_LENGTH = 131_072
@@ -25,6 +25,9 @@ PLAIN_DOCUMENTS = 100_000
 REPEATS = 3
 POLICIES = ("concat", "reorder", "wlb")
 NUM_MICRO_BATCHES = (8, 64)
+SEARCHED_STEPS = 66
+"""Two windows of look-ahead, and the start of a third."""
+SEARCHED_NUM = (4, 16, 64, 256)
 CROSSOVER = 47_100
 WORKLOAD = Workload(crossover=CROSSOVER)
 
@@ -46,6 +49,14 @@ def run() -> list[dict[str, Any]]:
         for policy in POLICIES:
             rows.append(_row(policy, config, DOCUMENTS, _packer(policy, config)))
         rows.append(_row("plain_python", config, PLAIN_DOCUMENTS, _plain(config)))
+    for num in SEARCHED_NUM:
+        config = PackingConfig(
+            num_micro_batches=num,
+            context_length=CONTEXT_LENGTH,
+            max_tokens=CONTEXT_LENGTH * 5 // 4,
+        )
+        documents = fig3_documents(SEARCHED_STEPS, num, CONTEXT_LENGTH)
+        rows.append(_row("lookahead", config, documents, _packer("lookahead", config)))
     return rows
 
 
@@ -53,7 +64,6 @@ def _row(
     policy: str, config: PackingConfig, documents: int, once: Callable[[np.ndarray], int]
 ) -> dict[str, Any]:
     lengths = fig3_lengths(documents, seed=0)
-    once(lengths[:2000])  # compiles
     seconds = []
     steps = 0
     for _ in range(REPEATS):
@@ -81,8 +91,7 @@ def _packer(policy: str, config: PackingConfig) -> Callable[[np.ndarray], int]:
         made = packer.push(Pieces.empty(), final=True)
         return steps + (0 if made is None else made.num_steps)
 
-    tiny = replace(config, intake_tokens=config.num_micro_batches)
-    pack(policy, Pieces.from_lengths(np.full(config.num_micro_batches, 1)), tiny, WORKLOAD)
+    compile_kernels(policy, config, WORKLOAD)
     return once
 
 
