@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.packing.greedy import limits_of
-from packer.packing.search import fluid, moves, settling
+from packer.packing.search import annealing, fluid, groups, moves, settling
 from packer.packing.search.objective import Objective
 from packer.plan import PackingConfig, slot_of
 from packer.workload import SCALE
@@ -210,3 +210,104 @@ def test_what_an_exchange_takes_out_of_sources_bounds_is_counted_on_both_sides(o
         after[to, window.source[piece]] += window.tokens[piece]
     found = moves.sources_beyond(window, held, 0, other, 0, 1)
     assert found == outside(after) - outside(held)
+
+
+def window_of(tokens: list[int], arrival: list[int], filler: list[int]) -> moves.Window:
+    """Long pieces and filler where they arrive, one source."""
+    order = np.argsort(-np.array(tokens), kind="stable")
+    lengths = np.array(tokens)[order]
+    return moves.Window(
+        tokens=lengths,
+        work=lengths * 256.0 + lengths * lengths,
+        arrival=np.array(arrival)[order],
+        source=np.zeros(len(tokens), np.int64),
+        step=np.array(arrival)[order],
+        filler=np.array(filler),
+        carry=np.zeros(len(filler) + 1, np.int64),
+        least_of_source=np.zeros(1, np.int64),
+        most_of_source=np.array([1 << 40]),
+    )
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> moves.Window:
+    steps = draw(st.integers(2, 6))
+    num_long = draw(st.integers(1, 12))
+    tokens = draw(st.lists(st.integers(300, 1000), min_size=num_long, max_size=num_long))
+    arrival = draw(st.lists(st.integers(0, steps - 1), min_size=num_long, max_size=num_long))
+    return window_of(tokens, arrival, draw(st.lists(st.just(2000), min_size=steps, max_size=steps)))
+
+
+class TestSearch:
+    BOUNDS = load_of([0] * 4, [0] * 4, 4000)[1]
+
+    @given(windows(), st.integers(0, 20_000), st.booleans())
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    def test_keeps_filler_room_and_budget_and_gets_no_worse(
+        self, before: moves.Window, budget: int, at_once: bool
+    ) -> None:
+        bounds = self.BOUNDS._replace(budget=float(budget), max_displacement=3)
+        after = before._replace(
+            step=before.step.copy(), filler=before.filler.copy(), carry=before.carry.copy()
+        )
+        start = 0.7 if at_once else 0.0
+        if not annealing.search(after, bounds, 400, start, np.uint64(7)):
+            return
+        assert after.filler.sum() == before.filler.sum()
+        assert after.filler.min() >= 0
+        assert np.abs(after.step - after.arrival).max() <= 3
+        crossing = np.cumsum(before.filler - after.filler)  # filler that runs after it arrived
+        moved = (after.tokens * np.abs(after.step - after.arrival)).sum() + np.abs(crossing).sum()
+        assert moved <= budget
+        assert self.cost(after, bounds) <= self.cost(before, bounds) * (1 + 1e-9) or not at_once
+
+    def cost(self, window: moves.Window, bounds: fluid.Bounds) -> float:
+        """Of all steps, worked out anew."""
+        load, total = load_of([0] * 4, [0] * 4, 4000)[0], 0.0
+        for step, filler in enumerate(window.filler):
+            members = np.flatnonzero(window.step == step)
+            assert fluid.put(members, len(members), window.tokens, window.work, bounds, load)
+            assert fluid.room_of(load, bounds) >= filler
+            total += fluid.step_cost(load, bounds, int(filler), -1)
+        return total
+
+    def test_carries_filler_over_the_borders_between(self) -> None:
+        window = window_of([300], [0], [10, 10, 10, 10])
+        window.carry[:] = [0, 5, -5, 0, 0]
+        assert moves_between(window, 0, 2, 3) == (8 + 2) - (5 + 5)
+        assert moves_between(window, 2, 0, 3) == (2 + 8) - (5 + 5)
+        assert moves_between(window, 1, 3, 7) == (2 + 7) - (5 + 0)
+
+
+def moves_between(window: moves.Window, step: int, to: int, change: int) -> int:
+    return int(annealing.carried(window, step, to, change))
+
+
+class TestGroups:
+    def test_are_of_like_pieces_that_arrive_together(self) -> None:
+        window = window_of([900, 890, 410, 400], [1, 1, 0, 0], [2000, 2000])
+        bounds = load_of([0] * 4, [0] * 4, 4000)[1]
+        seen = groups.grouped(window, bounds, 2, window.filler)
+        assert seen.window.tokens.tolist() == [895, 405]
+        assert seen.window.arrival.tolist() == [1, 0]
+        assert seen.window.filler.tolist() == [1000, 1000]
+        assert seen.bounds.num == 2
+        assert seen.group_of.tolist() == [0, 0, 1, 1]
+
+    @given(windows(), st.sampled_from([2, 4]), st.integers(0, 100))
+    @settings(max_examples=60, deadline=None)
+    def test_spread_out_keep_filler_and_displacement_bound(
+        self, window: moves.Window, group: int, turn: int
+    ) -> None:
+        bounds = self.bounds()
+        seen = groups.grouped(window, bounds, group, window.filler)
+        steps = len(window.filler)
+        seen.window.step[:] = (seen.window.step + turn) % steps
+        found = groups.spread_out(seen, window, bounds, window.filler)
+        assert found.filler.sum() == window.filler.sum()
+        assert found.filler.min() >= 0
+        assert np.abs(found.step - found.arrival).max() <= bounds.max_displacement
+        np.testing.assert_array_equal(np.diff(found.carry), window.filler - found.filler)
+
+    def bounds(self) -> fluid.Bounds:
+        return load_of([0] * 4, [0] * 4, 4000)[1]._replace(max_displacement=2)

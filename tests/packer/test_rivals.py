@@ -13,7 +13,7 @@ from packer.packing.packer import PackingError
 from packer.packing.rivals import best_of_rivals, leaving_slack
 from packer.packing.search.objective import Merit
 from packer.packing.whole import pack
-from packer.plan import PackingConfig, Pieces
+from packer.plan import PackingConfig, Pieces, Steps
 from packer.schedule import Schedule
 from packer.workload import Workload
 
@@ -37,6 +37,31 @@ class TestBinding:
         bounds = {"max_pieces": 4, "intake_tokens": 20}
         meter = self.meter([16, *[1] * 4], num_micro_batches=2, max_tokens=32, **bounds)
         assert meter.binding() == ["max_pieces"]
+
+    def test_of_a_band_and_a_budget_binds_the_policy_that_has_them(self) -> None:
+        config = PackingConfig(
+            num_micro_batches=2,
+            context_length=16,
+            max_tokens=64,
+            intake_tokens=20,
+            token_band=0.1,
+            mean_displacement=0.5,
+        )
+        steps = pack("reorder", Pieces.from_lengths(np.array([16, 4])), config, SQUARE).steps
+        assert steps is not None
+        late = replace(steps, first_step=1)  # a step late, with the most tokens of the band
+        assert self.blamed(replace(late, pieces=steps.pieces), config, "lookahead") == {
+            "mean_displacement": 1.0
+        }
+        assert self.blamed(late, config, "reorder") == {}
+        full = pack("reorder", Pieces.from_lengths(np.array([16, 6])), config, SQUARE).steps
+        assert full is not None
+        assert self.blamed(full, config, "lookahead") == {"token_band": 1.0}
+
+    def blamed(self, steps: Steps, config: PackingConfig, policy: str) -> dict[str, float]:
+        meter = BindingMeter(config, policy)
+        meter.add(steps)
+        return meter.shares()
 
     def test_is_none_where_micro_batches_are_even(self) -> None:
         assert self.meter([16, 16], num_micro_batches=2, max_tokens=16).binding() == []
