@@ -310,13 +310,13 @@ class TestGroups:
         np.testing.assert_array_equal(np.diff(found.carry), window.filler - found.filler)
 
     def test_spread_out_move_the_filler_that_has_no_room(self) -> None:
-        window = window_of([1000] * 9, [0] * 9, [2000, 2000])
+        window = window_of([1250] * 8, [0] * 8, [2000, 2000])
         seen = groups.grouped(window, self.bounds(), 2, window.filler)
         seen.window.step[:] = 0
         found = groups.spread_out(seen, window, self.bounds(), window.filler)
-        assert found.step.tolist() == [0] * 9
-        assert found.filler.tolist() == [1000, 3000]
-        assert found.carry.tolist() == [0, 1000, 0]
+        assert found.step.tolist() == [0] * 8
+        assert found.filler.tolist() == [0, 4000]
+        assert found.carry.tolist() == [0, 2000, 0]
 
     def bounds(self) -> fluid.Bounds:
         return load_of([0] * 4, [0] * 4, 2500)[1]._replace(max_displacement=2)
