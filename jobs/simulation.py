@@ -217,6 +217,6 @@ def _numbers(option: str, text: str, unit: str, *other: str) -> tuple[int, ...]:
     except ValueError:
         numbers = (0,)
     if not all(1 <= number <= LONGEST_PIECE for number in numbers):
-        expected = ", ".join([f"{unit}, 1 to {LONGEST_PIECE}, with commas", *other])
+        expected = ", ".join([f"{unit} with commas, each 1 to {LONGEST_PIECE}", *other])
         raise ConfigError(f"{option} {text}: expected {expected}")
     return numbers

@@ -302,7 +302,7 @@ def test_simulate_reads_lengths_from_where_they_are(
         ),
         (
             ["simulate", "SHAPE", "--policies", "ffd", "--global-batches", "0"],
-            "global_batches is 0",
+            "--global-batches 0: expected steps with commas",
         ),
         (["simulate", "SHAPE", "--dp-size", "3"], "dp_size 3 does not divide"),
         (["report", "BUILT", "--pp-size", "4", "--virtual-stages", "2"], "groups of pp_size 4"),

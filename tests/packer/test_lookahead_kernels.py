@@ -312,6 +312,7 @@ class TestGroups:
     def test_spread_out_move_the_filler_that_has_no_room(self) -> None:
         window = window_of([1250] * 8, [0] * 8, [2000, 2000])
         seen = groups.grouped(window, self.bounds(), 2, window.filler)
+        assert seen.window.filler.tolist() == [0, 2000]
         seen.window.step[:] = 0
         found = groups.spread_out(seen, window, self.bounds(), window.filler)
         assert found.step.tolist() == [0] * 8
