@@ -88,6 +88,7 @@ def load_of(
         max_displacement=16,
         filler_rate=float(SCALE),
         budget=0.0,
+        dearest=5.0 * SCALE,
         token_work=float(SCALE),
         least_tokens=0,
         most_tokens=max_tokens * len(work),

@@ -30,8 +30,8 @@ HALVINGS = 6.0
 """How often the temperature halves on the way."""
 CHECKS = 4096
 """How often temperature and price are set anew."""
-DEAREST, CHEAPEST = 50.0, 0.02
-"""Bounds of the price of a token's step, in the linear work of a token."""
+CHEAPEST = 0.02
+"""Least price of a token's step, in the linear work of a token."""
 BAND_PRICE = 8.0
 """Price of a token out of its band, likewise."""
 TRIES = 5
@@ -220,7 +220,7 @@ def search(window, bounds, num_moves, start, seed):
             halvings = np.int64(HALVINGS * done)
             temperature = hottest / (1 << halvings) * (1.0 - 0.5 * (HALVINGS * done - halvings))
             price *= 1.02 if displacement > bounds.budget else 0.985
-            price = max(CHEAPEST * bounds.token_work, min(price, DEAREST * bounds.token_work))
+            price = max(CHEAPEST * bounds.token_work, min(price, bounds.dearest))
             soft = FIRST_POWER + np.int64(done / SOFT * (LAST_POWER - FIRST_POWER + 1))
             wanted = soft if soft <= LAST_POWER else -1
             if wanted != power:

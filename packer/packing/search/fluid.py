@@ -30,6 +30,8 @@ class Bounds(NamedTuple):
     """Work of a filler token."""
     budget: float
     """Tokens times steps of displacement."""
+    dearest: float
+    """Bound of the price of a token-step of displacement, in work."""
     token_work: float
     """Linear work of a token."""
     least_tokens: int

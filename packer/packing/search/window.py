@@ -28,6 +28,9 @@ REFINING, REFINING_FROM = 100, 0.7
 """Tries for each long piece after a search of groups, and how much of the search is over then."""
 REFINING_SIZE = 64
 """Micro-batches of a step from which on tries are fewer, since each looks at more of them."""
+DEAREST, SMALL_BUDGET = 5.0, 0.1
+"""Bound of the price of a token's step, in the linear work of a token; higher for a budget below the
+second number. Where it is too high, the price runs away while the search is hot."""
 CRUMB = 64
 """Pieces below S / CRUMB tokens fill up to a step's exact share."""
 
@@ -115,6 +118,7 @@ def _bounds(
         max_displacement=config.max_displacement,
         filler_rate=short_work / short_tokens if short_tokens else float(SCALE),
         budget=config.mean_displacement * (1 - margin) * int(tokens.sum()),
+        dearest=DEAREST * max(1.0, SMALL_BUDGET / config.mean_displacement) * SCALE,
         token_work=float(SCALE),
         least_tokens=least + inner,
         most_tokens=most - inner,
