@@ -29,8 +29,8 @@ REFINING, REFINING_FROM = 100, 0.7
 REFINING_SIZE = 64
 """Micro-batches of a step from which on tries are fewer, since each looks at more of them."""
 DEAREST, SMALL_BUDGET = 5.0, 0.1
-"""Bound of the price of a token's step, in the linear work of a token; higher for a budget below the
-second number. Where it is too high, the price runs away while the search is hot."""
+"""Bound of the price of a token's step, in the linear work of a token; higher for a budget below
+the second number. Where it is too high, the price runs away while the search is hot."""
 CRUMB = 64
 """Pieces below S / CRUMB tokens fill up to a step's exact share."""
 
