@@ -10,7 +10,7 @@ import pytest
 
 from packer.lengths import fig3_lengths
 from packer.measures import Balance
-from packer.packing.packer import PackingError
+from packer.packing.packer import POLICIES, PackingError
 from packer.schedule import Schedule
 from packer.simulate import cut_lengths, simulate
 from packer.workload import Workload
@@ -49,7 +49,7 @@ def test_policies_stand_in_the_order_that_balance_asks() -> None:
 
 
 def test_policies_that_write_plans_break_no_bound() -> None:
-    rows = run(fig3_lengths(20_000, 1), ("concat", "reorder", "wlb"), max_pieces=120)
+    rows = run(fig3_lengths(20_000, 1), POLICIES, max_pieces=120)
     for row in rows:
         assert not any(row["violations"].values())
 
