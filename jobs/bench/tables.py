@@ -51,7 +51,7 @@ def balance_table(rows: Rows) -> list[str]:
 def schedule_table(rows: Rows) -> list[str]:
     """Time of each policy's steps on a cluster."""
     lines = [
-        "| N | dp, pp | policy | schedule time | range over seeds | lockstep time "
+        "| N | dp, pp | policy | schedule time | range over (seeds) | lockstep time "
         "| displacement mean | max | tokens/step cv |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -59,7 +59,7 @@ def schedule_table(rows: Rows) -> list[str]:
         times = row["schedule_times"]
         lines.append(
             f"| {row['num_micro_batches']} | {row['dp_size']}, 4 | {_policy(row)} "
-            f"| {row['schedule_time']:.3f} | {min(times):.3f} to {max(times):.3f} "
+            f"| {row['schedule_time']:.3f} | {min(times):.3f} to {max(times):.3f} ({len(times)}) "
             f"| {row['lockstep_time']:.3f} | {row['displacement_mean']:.2f} "
             f"| {row['displacement_max']} | {row['tokens_per_step_cv']:.2f} |"
         )
