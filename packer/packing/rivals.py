@@ -55,7 +55,7 @@ def best_of_rivals(
         try:
             found, merit = plan("lookahead", bounds)
         except PackingError as error:
-            refused = error
+            found, merit, refused = None, None, error  # what an earlier attempt wrote is gone
             continue
         if merit is None or merit.displacement_mean <= most:
             break
