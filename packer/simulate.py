@@ -239,7 +239,7 @@ def _row(
         **meter.result().as_dict(),
         "binding": bounds.binding(),
         "binding_shares": bounds.shares(),
-        "outside_bands": outside_bands(packing.steps, config),
+        "outside_bands": outside_bands(packing.steps, config) if policy == "lookahead" else 0,
         "intake_tokens": config.intake_tokens,
         "tail_tokens": int(packing.tail.tokens.sum()),
         "tail_pieces": len(packing.tail),

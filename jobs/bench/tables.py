@@ -74,20 +74,6 @@ def _policy(row: dict[str, Any]) -> str:
     return name + (f", tokens within {row['token_band']:.0%}" if row["token_band"] else "")
 
 
-def search_table(rows: Rows) -> list[str]:
-    """Look-ahead's windows on workers."""
-    lines = [
-        "| workers | N | documents/s | first windows, with compiling | driver, documents a CPU s |",
-        "|---|---|---|---|---|",
-    ]
-    return lines + [
-        f"| {row['workers']} | {row['num_micro_batches']} | {row['documents_per_s']:,.0f} "
-        f"| {row['seconds_first']:.1f} s ({row['windows_first']}) "
-        f"| {row['documents_per_driver_cpu_s']:,.0f} |"
-        for row in rows
-    ]
-
-
 def orders_table(rows: Rows) -> list[str]:
     """Schedule time heaviest first, and under the best rule, a column a policy."""
     policies = list(dict.fromkeys(row["policy"] for row in rows))
@@ -214,7 +200,6 @@ TABLES: dict[str, Table] = {
     "packing": packing_table,
     "balance": balance_table,
     "schedule": schedule_table,
-    "search": search_table,
     "orders": orders_table,
     "table2": table2_table,
     "build": build_table,

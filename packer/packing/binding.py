@@ -6,6 +6,8 @@ taking more, or heavy ones from meeting their like: each bound that did is charg
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from packer.packing.search.objective import Objective, band_of
@@ -35,6 +37,8 @@ class BindingMeter:
         self._most_tokens = config.context_length if policy in FIXED else config.max_tokens
         self._has_budget = policy in BUDGETED
         self._has_bands = policy == "lookahead"
+        asked = config if policy == "lookahead" else replace(config, schedule=None)
+        self._objective = Objective.of(asked)
         self._lost = 0.0
         self._charged = {"max_tokens": 0.0, "max_pieces": 0.0, "token_band": 0.0}
         self._tokens = self._displacement = 0
@@ -43,7 +47,7 @@ class BindingMeter:
         """Charge some more steps."""
         config = self._config
         work = steps.row_workload.reshape(steps.num_steps, -1)
-        lost = np.maximum(0.0, Objective.of(config).times(work) - work.sum(axis=1))
+        lost = np.maximum(0.0, self._objective.times(work) - work.sum(axis=1))
         tokens = steps.row_tokens.reshape(work.shape)
         pieces = np.diff(steps.row_offsets).reshape(work.shape)
         self._lost += float(lost.sum())
