@@ -97,7 +97,7 @@ def simulate(
         (`windows`, `at_limit`, `gap_mean`, `gap_max`, `seconds`), None for the others; `made_by`,
         the policy that made the plan, another one where `lookahead` found none better; `binding`
         and `binding_shares`, which bounds are in the way (`packer.packing.binding`);
-        `outside_bands`, tokens by which steps are out of the bands.
+        `outside_bands`, tokens by which steps of `lookahead` leave its bands.
 
     Raises:
         PackingError: unknown policy, or no plan within the bounds.
