@@ -10,7 +10,7 @@ from packer.hardware import Hardware, workload_of_model
 from packer.shapes.layer import Layer, ModelShape
 from packer.shapes.read import shape_of
 from packer.workload import LARGEST_CROSSOVER, Span
-from tests.packer.test_workload_models import GEMMA_2_9B, LLAMA_2_7B
+from tests.model_shapes import GEMMA_2_9B, LLAMA_2_7B
 
 SHAPE = ModelShape(
     hidden_size=16,

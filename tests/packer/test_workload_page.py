@@ -13,7 +13,8 @@ from packer.hardware import Hardware, workload_of_model
 from packer.profile import parse_profile
 from packer.shapes.read import shape_of
 from packer.workload import Workload
-from tests.packer.test_workload_models import COSTS, LLAMA_2_7B, workload
+from tests.model_shapes import LLAMA_2_7B
+from tests.packer.test_workload_models import COSTS, workload
 
 PAGE = (Path(__file__).parents[2] / "docs" / "WORKLOAD.md").read_text(encoding="utf-8")
 
