@@ -1,4 +1,4 @@
-"""The one decorator of every kernel, so that its flags are decided in one place."""
+"""The decorators of every kernel, so that their flags are decided in one place."""
 
 from __future__ import annotations
 
