@@ -88,7 +88,7 @@ def rank_exchange(
     np.maximum.at(reach, own.piece, own.stop)
     received = np.clip(np.minimum(chunks.stop, reach[chunks.piece]) - chunks.start, 0, None)
     received[chunks.cp_rank == cp_rank] = 0
-    sent = _sent(chunks, own, cp_rank, cp_size)
+    sent = _sent(chunks, own, len(begin), cp_rank, cp_size)
     local = np.cumsum(length) - length  # where each own chunk begins among the local tokens
     num_own, num_received = int(length.sum()), int(received.sum())
     if num_own + num_received != reach.sum():
@@ -114,13 +114,15 @@ def rank_exchange(
     )
 
 
-def _sent(chunks: Spans, own: Spans, cp_rank: int, cp_size: int) -> np.ndarray:
+def _sent(chunks: Spans, own: Spans, num_pieces: int, cp_rank: int, cp_size: int) -> np.ndarray:
     """How many tokens of each own chunk, from its start, go to each rank; (cp_size, own chunks)."""
-    pieces, column = np.unique(own.piece, return_inverse=True)
-    place = np.searchsorted(pieces, chunks.piece)
-    shared = np.append(pieces, -1)[place] == chunks.piece  # chunks of pieces that are here too
-    reach = np.zeros((cp_size, len(pieces)), np.int64)
-    np.maximum.at(reach, (chunks.cp_rank[shared], place[shared]), chunks.stop[shared])
+    column = np.cumsum(np.diff(own.piece, prepend=-1) > 0) - 1  # pieces that are here, numbered
+    number = np.full(num_pieces, -1, np.int64)
+    number[own.piece] = column
+    place = number[chunks.piece]
+    here = place >= 0
+    reach = np.zeros((cp_size, int(column.max(initial=-1)) + 1), np.int64)
+    np.maximum.at(reach, (chunks.cp_rank[here], place[here]), chunks.stop[here])
     sent = np.clip(np.minimum(reach[:, column], own.stop) - own.start, 0, None)
     sent[cp_rank] = 0
     return sent
