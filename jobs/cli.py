@@ -30,6 +30,9 @@ app = typer.Typer(
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The set's directory.")]
 _LOCKSTEP = "Data-parallel ranks wait for each other at every micro-batch."
+_KV_EXCHANGE = (
+    "Exposed time of a key-value token that a CP rank receives, in linear-token equivalents."
+)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -67,19 +70,31 @@ def build(
         reporter.line(f"finished: {out}; next: steelyard verify {out} && steelyard report {out}")
 
 
-@app.command(epilog="Example: steelyard replan out/demo --cp-size 8 --strategy per_document")
+@app.command(epilog="Example: steelyard replan out/demo --cp-size 8 --strategy mixed")
 def replan(
     directory: Directory,
     cp_size: Annotated[
         list[int], typer.Option(min=2, max=65_536, help="CP degree to plan for; repeatable.")
     ],
-    strategy: Annotated[str, typer.Option(help="per_sequence or per_document.")] = "per_document",
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="adaptive, mixed, per_document, per_document_aligned, per_sequence or "
+            "padded_head_tail; default, as of the next two: what the set was built with."
+        ),
+    ] = None,
+    kv_exchange: Annotated[float | None, typer.Option(help=_KV_EXCHANGE)] = None,
+    pad_to: Annotated[
+        int | None,
+        typer.Option(help="What padded pieces are a multiple of, beside 2 x the degree."),
+    ] = None,
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
     """New CP plans beside those that are there; no token moves."""
     from jobs.replan import replan as run
 
-    run(directory, tuple(cp_size), strategy, Reporter(quiet=quiet))
+    reporter = Reporter(quiet=quiet)
+    run(directory, cp_size, strategy, reporter, kv_exchange=kv_exchange, pad_to=pad_to)
 
 
 @app.command(epilog="Example: steelyard verify out/demo")
