@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packer.context_parallel.head_tail import pad_multiple
-from packer.context_parallel.options import CPOptions
+from packer.context_parallel.options import CANDIDATES, CPOptions
 from packer.context_parallel.strategies import ADAPTIVE
 from packer.throughput import FLAT, Throughput
 from packer.workload import Workload
@@ -66,11 +66,7 @@ def options_of(fields: Mapping[str, Any], workload: Workload) -> CPOptions:
         return CPOptions(
             kv_exchange=float(fields["kv_exchange"]),
             throughput=_parse(fields["throughput"], workload),
-            **(
-                {"candidates": tuple(fields["candidates"])}
-                if fields["strategy"] == ADAPTIVE
-                else {}
-            ),
+            candidates=tuple(fields.get("candidates", CANDIDATES)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"a field is missing or malformed: {error!r}") from error
