@@ -37,7 +37,7 @@ def check_predictions(manifest: Manifest, table: PartTable, plan: PlanPart, cp_s
     options = _options(manifest, cp_size)
     predicted = table.integers("predicted").reshape(-1, cp_size)
     _check_work(manifest, table, plan, predicted, options)
-    made_by = np.array(table.texts("strategy"))
+    made_by = np.array(table.texts("strategy"), dtype=np.object_)
     candidates = tuple(entry.get("candidates", ()))
     table.require(
         np.diff(table.offsets("considered")) == len(candidates),
@@ -55,7 +55,7 @@ def check_predictions(manifest: Manifest, table: PartTable, plan: PlanPart, cp_s
     considered = table.integers("considered").reshape(-1, len(candidates))
     best = np.argmin(considered, axis=1)
     table.require(
-        made_by == np.array(candidates)[best],
+        made_by == np.array(candidates, dtype=np.object_)[best],
         lambda row: (
             f"strategy is {made_by[row]!r}; of {list(candidates)}, considered at "
             f"{considered[row].tolist()}, it must be the first of the least, "
