@@ -118,7 +118,10 @@ def _settings(
     try:
         return ContextParallelSettings.model_validate(fields | changes)
     except ValidationError as error:
-        words = [problem["msg"].removeprefix("Value error, ") for problem in error.errors()]
+        words = [
+            ": ".join([*map(str, problem["loc"]), problem["msg"].removeprefix("Value error, ")])
+            for problem in error.errors()
+        ]
         raise ConfigError(f"replan: {'; '.join(words)}") from error
 
 

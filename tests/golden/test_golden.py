@@ -10,8 +10,8 @@ from pipeline.shard.reader import Reader, open_plan, open_shards
 from pipeline.verify import verify
 from tests.golden.make import GOLDEN
 
-MANIFEST = "c972eaaebc1e48d0d793aa488e1f10c1513b4114822077d6981887e7a777e165"
-WHAT_RANKS_SEE = "f77756af9d3754854d644c2b151f1d1f698ef8053bc8321e578172d5451f65bd"
+MANIFEST = "6e6a0f6d0a116100f3d0054a6cdc365339c90c1d3c89deccbf4f0f7e0a052775"
+WHAT_RANKS_SEE = "f15be0f76cebca3b91308a77a3eaeecafd7d4b09529a246b14e0e9d1aeaebd80"
 
 
 def what_ranks_see(reader: Reader) -> str:
