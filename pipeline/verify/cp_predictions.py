@@ -12,9 +12,7 @@ from pipeline.verify.part import PartTable
 from pipeline.verify.plan_rows import PlanPart
 
 
-def check_predictions(
-    table: PartTable, plan: PlanPart, chunks: ChunkList, degree: Degree
-) -> None:
+def check_predictions(table: PartTable, plan: PlanPart, chunks: ChunkList, degree: Degree) -> None:
     """Check `strategy`, `predicted` and `considered` of a part whose chunks are sound.
 
     Args:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.context_parallel import plan_context_parallel
-from packer.cp_measures import CPMeter
+from packer.context_parallel.measures import CPMeter
 from packer.workload import Workload
 from pipeline.shard.exchange import RankExchange, rank_exchange
 from pipeline.shard.micro_batch import Chunks, rank_view

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer.context_parallel import CPOptions, plan_context_parallel
+from packer.workload import Workload
 from pipeline.shard.micro_batch import rank_view
 from pipeline.shard.padding import PaddedMicroBatch, padded_view
 from tests.micro_batches import chunks, micro_batch, numbered
@@ -58,6 +60,22 @@ def test_the_picture_is_the_twins():
         zip(*(column.tolist() for column in (PLAN.cp_rank, PLAN.piece, PLAN.start, PLAN.stop)),
             strict=True)
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("cp_size", "pad_to", "multiple"), [(2, 1, 4), (2, 32, 32), (4, 12, 24)])
+def test_the_strategy_plans_the_twins_layout(cp_size: int, pad_to: int, multiple: int):
+    lengths = [1, 31, 32, 33, 70, 1]
+    plan = plan_context_parallel(
+        np.array(lengths),
+        np.array([0, len(lengths)]),
+        cp_size=cp_size,
+        strategy="padded_head_tail",
+        workload=Workload(crossover=1000),
+        options=CPOptions(pad_to=pad_to),
+    )
+    columns = (plan.cp_rank, plan.piece, plan.start, plan.stop)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    assert rows == padded_head_tail(lengths, cp_size, multiple)
 
 
 @given(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.context_parallel import STRATEGIES, plan_context_parallel
+from packer.context_parallel import DIAGNOSTIC, STRATEGIES, plan_context_parallel
 from packer.workload import Workload
 from pipeline.shard.exchange import rank_exchange
 from pipeline.shard.micro_batch import Chunks, rank_view
@@ -29,6 +29,7 @@ MIXES = {
     "one long": (1100, 1, 33, 128),
 }
 WORKLOAD = Workload(crossover=1000)
+EVERY = (*STRATEGIES, *DIAGNOSTIC)
 
 
 @cache
@@ -139,7 +140,7 @@ def check(lengths: tuple[int, ...], plan: Chunks, cp_size: int) -> None:
 
 
 @pytest.mark.parametrize("cp_size", [1, 2, 4, 8])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", EVERY)
 @pytest.mark.parametrize("mix", MIXES)
 def test_sharded_attention_is_whole_attention(mix: str, strategy: str, cp_size: int):
     check(MIXES[mix], planned(MIXES[mix], cp_size, strategy), cp_size)
@@ -155,7 +156,7 @@ def test_pads_change_nothing(mix: str, cp_size: int):
 
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=6).map(tuple),
-    st.sampled_from([*STRATEGIES]),
+    st.sampled_from(EVERY),
     st.sampled_from([1, 2, 3, 4, 8]),
 )
 @settings(max_examples=60)

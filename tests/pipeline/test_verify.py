@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from packer.context_parallel import STRATEGIES, CPOptions, plan_context_parallel
+from packer.workload import Workload
+from pipeline.planning.cp_options import describe_options
 from pipeline.verify import VerifyReport, verify
 from tests import changes
 from tests.changes import CP, PLAN, SHARD, Change, add, both, broken, put, segment, swap_slots
-from tests.fixture_set import SetData, make_set
+from tests.fixture_set import CROSSOVER, SetData, make_set
 
 
 @pytest.fixture(scope="module")
@@ -382,6 +386,31 @@ def test_a_multiple_that_no_plan_can_have_is_refused(multiple: object, tmp_path:
 
     error = broken(both(changes.padded(12), change), tmp_path)
     assert f"cp.2.pad_multiple is {multiple!r}; it must be 1 or a multiple of 2 x 2" in str(error)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_plans_of_every_strategy_pass(strategy: str, tmp_path: Path):
+    data = make_set()
+    segment(max_tokens=1_000)(data)
+    workload, options = Workload(crossover=CROSSOVER), CPOptions(kv_exchange=0.5)
+    data.manifest["cp"]["2"] = describe_options(strategy, options, workload, 2)
+    for plan, columns in zip(data.plan, data.cp, strict=True):
+        for row, cu_seqlens in enumerate(plan["cu_seqlens"]):
+            lengths = np.diff(cu_seqlens)
+            planned = plan_context_parallel(
+                lengths,
+                np.array([0, len(lengths)]),
+                cp_size=2,
+                strategy=strategy,
+                workload=workload,
+                options=options,
+            )
+            for name in ("cp_rank", "piece", "start", "stop"):
+                columns[name][row] = getattr(planned, name).tolist()
+            for name in ("predicted", "considered"):
+                columns[name][row] = getattr(planned, name)[0].tolist()
+            columns["strategy"][row] = planned.strategy[0]
+    assert verify(data.write(tmp_path)).rows == 16
 
 
 def test_ranks_may_differ_by_one_token():
