@@ -52,13 +52,19 @@ def attention_backend(
         TrainerError: unknown, not installed, or it cannot do what is asked there.
     """
     device = torch.device(device)
-    if name == "auto":
-        name = "torch" if device.type == "cuda" else "reference"
+    name = backend_name(name, device)
     if name not in BACKENDS:
         raise TrainerError(
             f'no attention backend "{name}"; known are auto, {", ".join(sorted(BACKENDS))}'
         )
     return _proven(name, BACKENDS[name], device, dtype, head_dim)
+
+
+def backend_name(name: str, device: torch.device) -> str:
+    """What "auto" stands for there; any other name as it is."""
+    if name != "auto":
+        return name
+    return "torch" if device.type == "cuda" else "reference"
 
 
 @cache
