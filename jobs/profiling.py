@@ -59,15 +59,6 @@ def write_profile(request: ProfileRequest, out: Path, reporter: Reporter) -> Non
         raise ConfigError(f"{out} is a directory; give the profile a file name")
     out.parent.mkdir(parents=True, exist_ok=True)  # fails here and not after minutes
     _, document = profile_of(request, reporter)
-    from packer.profile import Profile
-
-    try:
-        Profile.from_tables(document)
-    except ValueError as error:
-        raise TrainerError(
-            f"the times that were measured make no profile, nothing is written: {error}; measure "
-            "longer pieces, or on a machine that does nothing else"
-        ) from error
     write_atomically(out, (json.dumps(document, indent=1) + "\n").encode())
     for name, tokens in document["about"]["dropped"].items():
         if tokens:
@@ -82,6 +73,7 @@ def profile_of(request: ProfileRequest, reporter: Reporter) -> tuple[LayerTimes,
         TrainerError: as `write_profile`.
     """
     torch = require_torch()
+    from packer.profile import Profile
     from trainer.attention import backend_name
     from trainer.layer_times import LayerTimes
     from trainer.profile import Sizes, measure_profile
@@ -112,7 +104,15 @@ def profile_of(request: ProfileRequest, reporter: Reporter) -> tuple[LayerTimes,
     }
     name, total = f"profile on {about['device']}", sizes.num_measurements
     with reporter.stage(name, total=total, unit="measurements") as stage:
-        return times, measure_profile(times, sizes, about, lambda: stage.advance(1))
+        document = measure_profile(times, sizes, about, lambda: stage.advance(1))
+    try:
+        Profile.from_tables(document)
+    except ValueError as error:
+        raise TrainerError(
+            f"the times that were measured make no profile: {error}; measure longer pieces, or on "
+            "a machine that does nothing else"
+        ) from error
+    return times, document
 
 
 def read_config(path: Path) -> dict[str, Any]:
