@@ -233,7 +233,7 @@ def simulate(
     ] = "tune",
     window_steps: Annotated[
         int, typer.Option(min=1, max=4096, help="Steps that lookahead plans as a whole.")
-    ] = 32,
+    ] = 64,
     moves_per_piece: Annotated[
         int,
         typer.Option(min=0, max=20_000, help="Effort of lookahead: moves a long piece; 0 for 800."),

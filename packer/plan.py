@@ -231,7 +231,7 @@ class PackingConfig:
     thresholds: tuple[int, ...] = ()
     max_displacement: int = 16
     mean_displacement: float = 0.5
-    window_steps: int = 32
+    window_steps: int = 64
     moves_per_piece: int = 0
     schedule: Schedule | None = None
     token_band: float = 0.0

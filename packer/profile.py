@@ -2,7 +2,9 @@
 
 A profile is two tables, piece length to time: one of attention, one of all the rest, and the time
 of a micro-batch whatever is in it. The file and the meaning of every field are on the page
-docs/WORKLOAD.md. Times may be in any one unit; only their ratios matter.
+docs/WORKLOAD.md. Times may be in any one unit; only their ratios matter. A third table, of what
+attention achieves on parts of pieces (`packer.throughput`), is for plans of context parallelism;
+whole pieces do not need it.
 
 Between two points:
 
@@ -24,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from packer.throughput import Throughput
+
 FORMAT, VERSION = "steelyard-profile", 1
 MOST_TOKENS = 1 << 26
 """Longest piece that a point may stand for, and that is asked for."""
@@ -31,7 +35,7 @@ MOST_WORK = 1 << 61
 """Workload of the longest piece must stay below; integers are 64 bits wide."""
 MOST_POINTS = 4096
 """Of a table, so that a manifest stays small."""
-_FIELDS = {"format", "version", "about", "linear", "attention", "constant"}
+_FIELDS = {"format", "version", "about", "linear", "attention", "throughput", "constant"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +90,12 @@ class Profile:
     """What pieces took.
 
     The unit of work, a linear-token equivalent, is the last time of `linear` over its tokens.
+    `throughput` is None where it was not measured.
     """
 
     linear: Table
     attention: Table
+    throughput: Throughput | None = None
 
     def __post_init__(self) -> None:
         longest = float(self.time_of(np.array([MOST_TOKENS]))[0]) / self.unit
@@ -146,8 +152,11 @@ class Profile:
         return np.where(d <= at[0], time[0] * (d * d) / (at[0] * at[0]), later)
 
     def tables(self) -> dict[str, Any]:
-        """Both tables in JSON types, as a set's manifest holds them."""
-        return {"linear": self.linear.as_dict(), "attention": self.attention.as_dict()}
+        """The tables in JSON types, as a set's manifest holds them."""
+        tables = {"linear": self.linear.as_dict(), "attention": self.attention.as_dict()}
+        if self.throughput is not None:
+            tables["throughput"] = self.throughput.as_dict()
+        return tables
 
     @classmethod
     def from_tables(cls, fields: Mapping[str, Any]) -> Profile:
@@ -156,9 +165,11 @@ class Profile:
         Raises:
             ValueError: a table is missing or wrong.
         """
+        has_grid = "throughput" in fields
         return cls(
             linear=Table.parse(fields.get("linear"), "linear"),
             attention=Table.parse(fields.get("attention"), "attention"),
+            throughput=Throughput.parse(fields["throughput"]) if has_grid else None,
         )
 
 

@@ -48,7 +48,7 @@ def simulate(
     thresholds: tuple[int, ...] | None = None,
     max_queues: int = 3,
     max_displacement: int = 16,
-    window_steps: int = 32,
+    window_steps: int = 64,
     moves_per_piece: int = 0,
     global_batches: Sequence[int] = (1,),
     longest_first: bool = False,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from packer.context_parallel import CPPlan
-from packer.cp_measures import CPMeter
+from packer.context_parallel.measures import CPMeter
 from packer.measures import BalanceMeter
 from packer.packing.binding import BindingMeter
 from packer.packing.packer import Packer
@@ -123,7 +123,10 @@ def read_cp_part(path: Path, cp_size: int) -> CPPlan:
         name: table.column(name).combine_chunks() for name in ("cp_rank", "piece", "start", "stop")
     }
     chunks = {name: array.flatten().to_numpy() for name, array in lists.items()}
-    predicted = table.column("predicted").combine_chunks().flatten().to_numpy()
+    work = {
+        name: table.column(name).combine_chunks().flatten().to_numpy()
+        for name in ("predicted", "considered")
+    }
     return CPPlan(
         cp_size=cp_size,
         strategy=tuple(table.column("strategy").to_pylist()),
@@ -132,7 +135,8 @@ def read_cp_part(path: Path, cp_size: int) -> CPPlan:
         piece=chunks["piece"],
         start=chunks["start"].astype(np.int64),
         stop=chunks["stop"].astype(np.int64),
-        predicted=predicted.reshape(-1, cp_size),
+        predicted=work["predicted"].reshape(-1, cp_size),
+        considered=work["considered"].reshape(table.num_rows, -1),
     )
 
 

@@ -1,5 +1,6 @@
 """Ways to break a set on purpose: each takes a `SetData` and leaves a consistent lie."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from pipeline.verify import VerifyError, verify
 from tests.fixture_set import N, SetData, make_set
+from tests.reference_padding import padded_head_tail
 
 Change = Callable[[SetData], None]
 PLAN, SHARD, CP = "plan/00000.parquet", "shards/00000.parquet", "cp=2/00000.parquet"
@@ -56,6 +58,23 @@ def both(*changes: Change) -> Change:
 
 def segment(**fields: Any) -> Change:
     return lambda data: data.manifest["segments"][0].update(fields)
+
+
+def padded(multiple: int, max_tokens: int = 1_000) -> Change:
+    """CP plans with pads in the place of those without; row 0 is one piece, of 16 tokens."""
+
+    def change(data: SetData) -> None:
+        segment(max_tokens=max_tokens)(data)
+        data.manifest["cp"]["2"].update(strategy="padded_head_tail", pad_multiple=multiple)
+        for plan, columns in zip(data.plan, data.cp, strict=True):
+            rows = [
+                padded_head_tail([b - a for a, b in itertools.pairwise(cu_seqlens)], 2, multiple)
+                for cu_seqlens in plan["cu_seqlens"]
+            ]
+            for i, name in enumerate(("cp_rank", "piece", "start", "stop")):
+                columns[name] = [[chunk[i] for chunk in chunks] for chunks in rows]
+
+    return change
 
 
 def swap_slots(step: int, tables: tuple[str, ...] = ("plan", "shards", "cp")) -> Change:

@@ -281,6 +281,7 @@ def _cp_columns(plan: Columns) -> Columns:
             columns[name].append([chunk[place] for chunk in chunks])
         columns["strategy"].append("per_sequence")
         columns["predicted"].append([100, 100])
+        columns["considered"].append([])
     return columns
 
 

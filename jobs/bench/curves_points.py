@@ -65,7 +65,7 @@ class Point:
     max_tokens_over_context: float = 1.25
     mean_displacement: float = 0.5
     token_band: float = 0.0
-    window_steps: int = 32
+    window_steps: int = 64
     moves_per_piece: int = 0
     objective: str = "schedule"
     global_batches: int = 1

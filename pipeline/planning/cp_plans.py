@@ -63,7 +63,10 @@ def cp_table(steps: Steps, plan: CPPlan) -> pa.Table:
     def ragged(values: np.ndarray) -> pa.ListArray:
         return pa.ListArray.from_arrays(offsets, pa.array(values.astype(np.int32)))
 
-    ranks = np.arange(steps.num_rows + 1) * plan.cp_size
+    def table(values: np.ndarray) -> pa.ListArray:
+        ends = np.arange(steps.num_rows + 1) * values.shape[1]
+        return pa.ListArray.from_arrays(as_offsets(ends), pa.array(values.reshape(-1)))
+
     return pa.table(
         {
             "step": steps.first_step + rows // steps.num_micro_batches,
@@ -73,9 +76,8 @@ def cp_table(steps: Steps, plan: CPPlan) -> pa.Table:
             "start": ragged(plan.start),
             "stop": ragged(plan.stop),
             "strategy": pa.array(plan.strategy),
-            "predicted": pa.ListArray.from_arrays(
-                as_offsets(ranks), pa.array(plan.predicted.reshape(-1))
-            ),
+            "predicted": table(plan.predicted),
+            "considered": table(plan.considered),
         },
         schema=schema.CP_PLAN,
     )

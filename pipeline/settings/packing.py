@@ -34,7 +34,7 @@ class PackingSettings(Table):
     mean_displacement: float = Field(default=0.5, gt=0, allow_inf_nan=False)
     thresholds: tuple[int, ...] | Literal["tune"] = "tune"
     max_queues: int = Field(default=3, ge=1, le=3)
-    window_steps: int = Field(default=32, ge=1, le=4096)
+    window_steps: int = Field(default=64, ge=1, le=4096)
     moves_per_piece: int = Field(default=0, ge=0, le=MOST_MOVES)
     objective: Literal["schedule", "max"] = "schedule"
     token_band: float = Field(default=0.0, ge=0, lt=1)

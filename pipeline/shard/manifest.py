@@ -165,6 +165,10 @@ class Manifest:
         """CP degrees that have a plan, ascending; 1 needs none."""
         return tuple(sorted(int(degree) for degree in self.cp))
 
+    def pad_multiple(self, cp_size: int) -> int:
+        """What the plan of a CP degree pads pieces to; 1 where it pads nothing."""
+        return int(self.cp.get(str(cp_size), {}).get("pad_multiple", 1))
+
     def segment_of(self, step: int) -> Segment:
         """The segment that holds a step.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,6 +64,7 @@ class Chunks:
 
     cp_rank: np.ndarray
     piece: np.ndarray
+    """Index of the piece; -1 for pads, whose `start` and `stop` count the micro-batch's pads."""
     start: np.ndarray
     stop: np.ndarray
     strategy: str
@@ -101,10 +103,52 @@ class RankMicroBatch:
         return int(np.count_nonzero(self.labels != NO_LABEL))
 
 
+class Spans(NamedTuple):
+    """Chunks of tokens, int64, (chunks,), ascending by (cp_rank, piece, start); no pads."""
+
+    cp_rank: np.ndarray
+    piece: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+
+    def take(self, index: np.ndarray) -> Spans:
+        return Spans(*(column[index] for column in self))
+
+
+def token_chunks(
+    cu_seqlens: np.ndarray, cp_row: Chunks | None, cp_rank: int, cp_size: int
+) -> Spans:
+    """All ranks' chunks of a micro-batch, without its pads; at degree 1 its pieces, whole.
+
+    Args:
+        cu_seqlens: boundaries of the pieces, integers (pieces + 1,).
+        cp_row: the micro-batch's row of the CP plan for `cp_size`; None where `cp_size` is 1.
+        cp_rank: who asks, 0 <= cp_rank < cp_size.
+        cp_size: number of CP ranks.
+
+    Raises:
+        ValueError: the rank does not exist, or the row is missing.
+    """
+    if not 0 <= cp_rank < cp_size:
+        raise ValueError(f"cp_rank {cp_rank} is not in 0..{cp_size - 1}")
+    if cp_row is None:
+        if cp_size != 1:
+            raise ValueError(f"cp_size is {cp_size}, but no CP plan was given; only 1 needs none")
+        length = np.diff(cu_seqlens).astype(np.int64)
+        zeros = np.zeros_like(length)
+        return Spans(zeros, np.arange(len(length)), zeros, length)
+    columns = (cp_row.cp_rank, cp_row.piece, cp_row.start, cp_row.stop)
+    chunks = Spans(*(column.astype(np.int64) for column in columns))
+    tokens = chunks.piece >= 0
+    return chunks if tokens.all() else chunks.take(tokens)
+
+
 def rank_view(
     micro_batch: MicroBatch, cp_row: Chunks | None, cp_rank: int, cp_size: int
 ) -> RankMicroBatch:
     """The part of a micro-batch that belongs to a context-parallel rank, in the plan's order.
+
+    Pads of a plan that has them are left out; `padding.padded_view` keeps them.
 
     Args:
         micro_batch: the whole of it.
@@ -113,39 +157,11 @@ def rank_view(
         cp_size: number of CP ranks.
 
     Raises:
-        ValueError: the rank does not exist, the row is missing, or it holds padding.
+        ValueError: the rank does not exist, or the row is missing.
     """
-    if not 0 <= cp_rank < cp_size:
-        raise ValueError(f"cp_rank {cp_rank} is not in 0..{cp_size - 1}")
-    if cp_row is None:
-        if cp_size != 1:
-            raise ValueError(f"cp_size is {cp_size}, but no CP plan was given; only 1 needs none")
-        base = micro_batch.cu_seqlens[:-1].astype(np.int64)
-        start, stop = np.zeros_like(base), np.diff(micro_batch.cu_seqlens).astype(np.int64)
-    else:
-        mine = np.flatnonzero(cp_row.cp_rank == cp_rank)
-        piece = cp_row.piece[mine]
-        if np.any(piece < 0):
-            raise ValueError(
-                f"step {micro_batch.step}, slot {micro_batch.slot}: the CP plan of degree "
-                f"{cp_size} holds padding, which this version does not read; plan with another "
-                "strategy"
-            )
-        base = micro_batch.cu_seqlens[piece].astype(np.int64)
-        start, stop = cp_row.start[mine].astype(np.int64), cp_row.stop[mine].astype(np.int64)
-    return _chunk_view(micro_batch, base, start, stop, cp_rank=cp_rank, cp_size=cp_size)
-
-
-def _chunk_view(
-    micro_batch: MicroBatch,
-    base: np.ndarray,
-    start: np.ndarray,
-    stop: np.ndarray,
-    *,
-    cp_rank: int,
-    cp_size: int,
-) -> RankMicroBatch:
-    """The chunks `[start, stop)` of the pieces that begin at `base`, all int64, (chunks,)."""
+    chunks = token_chunks(micro_batch.cu_seqlens, cp_row, cp_rank, cp_size)
+    mine = chunks.take(chunks.cp_rank == cp_rank)
+    base, start, stop = micro_batch.cu_seqlens[mine.piece].astype(np.int64), mine.start, mine.stop
     query_index = spans(base + start, stop - start)
     return RankMicroBatch(
         step=micro_batch.step,

@@ -86,6 +86,7 @@ CP_PLAN = pa.schema(
         "stop": pa.list_(pa.int32()),
         "strategy": pa.string(),
         "predicted": pa.list_(pa.int64()),
+        "considered": pa.list_(pa.int64()),
     }
 )
 STEPS = pa.schema(

@@ -62,10 +62,10 @@ def test_a_profile_is_written_that_the_planner_reads(model: Path, tmp_path: Path
     about = document["about"]
     assert (about["backend"], about["dtype"]) == ("reference", "float32")
     assert (about["layer"]["tp_size"], about["layer"]["heads"]) == (2, 2)
-    grid = document.pop("throughput")
-    assert grid["query_tokens"] == grid["key_tokens"] == [128, 256, 512]
     profile, constant = parse_profile(document)
     assert constant == document["constant"]
+    assert profile.throughput is not None
+    assert profile.throughput.query_tokens == profile.throughput.key_tokens == (128, 256, 512)
     assert profile == Profile.from_tables(document)
 
 
@@ -163,15 +163,12 @@ def test_the_whole_check_runs_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> 
     strategies = {line["strategy"]: line for line in lines if line["check"] == "strategy"}
     assert set(strategies) == set(STRATEGIES)
     for line in strategies.values():
-        if "refused" in line:
-            continue
         assert line["micro_batches"] == 2
         for name in ("measured", "predicted"):
             assert 1 - 1e-9 <= line[f"{name}_slowest_over_mean"] <= 8
         assert line["predicted_ms"] > 0
         ratio = line["predicted_ms"] / line["measured_ms"]
         assert line["predicted_over_measured"] == pytest.approx(ratio)
-    assert "refused" not in strategies["per_document"]
 
 
 def test_a_strategy_is_charged_for_its_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +197,7 @@ def test_a_strategy_is_charged_for_its_slowest_rank(monkeypatch: pytest.MonkeyPa
         "constant": 3.0,
     }
     monkeypatch.setattr(gpu_check, "_CP_SIZE", 2)
-    monkeypatch.setattr(gpu_check, "STRATEGIES", {"literal": None})
+    monkeypatch.setattr(gpu_check, "STRATEGIES", ("literal",))
     monkeypatch.setattr(gpu_check, "plan_context_parallel", lambda *_, **__: plan)
     (line,) = gpu_check._strategies(device, profile, 64, 2)  # pyright: ignore[reportArgumentType]
     # Pad tokens are computed and attend to nothing; a rank without tokens takes no time.

@@ -1,44 +1,12 @@
 """What a rank sees, in pictures that can be checked by hand."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shard.micro_batch import Chunks, MicroBatch, boundaries, rank_view, spans
-
-
-def micro_batch(tokens: list[int], cu_seqlens: list[int], last_labels: list[int]) -> MicroBatch:
-    pieces = len(last_labels)
-    return MicroBatch(
-        step=0,
-        slot=0,
-        tokens=np.array(tokens, np.uint16),
-        cu_seqlens=np.array(cu_seqlens, np.int32),
-        source=np.zeros(pieces, np.int32),
-        epoch=np.zeros(pieces, np.int32),
-        doc_id=np.arange(pieces, dtype=np.int64),
-        doc_start=np.zeros(pieces, np.int64),
-        last_labels=np.array(last_labels, np.int64),
-        num_targets=len(tokens) - last_labels.count(-100),
-        workload=1,
-    )
-
-
-def chunks(*rows: tuple[int, int, int, int]) -> Chunks:
-    """From (cp_rank, piece, start, stop)."""
-    columns = np.array(rows, np.int32).reshape(-1, 4).T
-    return Chunks(
-        cp_rank=columns[0],
-        piece=columns[1],
-        start=columns[2],
-        stop=columns[3],
-        strategy="by hand",
-        predicted=np.array([1, 1]),
-    )
-
+from pipeline.shard.micro_batch import boundaries, rank_view, spans
+from tests.micro_batches import boundaries_of, chunks, chunks_of_owners, micro_batch
 
 # One document of 8 tokens, whole, and the first 4 tokens of another that goes on with 24.
 PAIR = micro_batch([10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22, 23], [0, 8, 12], [-100, 24])
@@ -116,28 +84,31 @@ def test_a_rank_that_does_not_exist_is_refused(cp_rank: int):
         rank_view(PAIR, HEAD_TAIL, cp_rank, 2)
 
 
-def test_context_parallelism_without_a_plan_and_padding_are_refused():
+def test_context_parallelism_without_a_plan_is_refused():
     with pytest.raises(ValueError, match="no CP plan was given"):
         rank_view(PAIR, None, 0, 2)
-    with pytest.raises(ValueError, match="padding"):
-        rank_view(PAIR, chunks((0, -1, 0, 2)), 0, 2)
+
+
+def test_pads_are_left_out():
+    three = micro_batch([10, 11, 12], [0, 3], [13])
+    padded = chunks((0, 0, 0, 1), (0, -1, 0, 1), (1, 0, 1, 3))
+    plain = chunks((0, 0, 0, 1), (1, 0, 1, 3))
+    for rank, tokens in enumerate(([10], [11, 12])):
+        view = rank_view(three, padded, rank, 2)
+        assert view.tokens.tolist() == tokens
+        for name in ("key_index", "cu_seqlens_q", "cu_seqlens_k"):
+            expected = getattr(rank_view(three, plain, rank, 2), name)
+            assert getattr(view, name).tolist() == expected.tolist()
 
 
 @given(st.data())
 def test_every_query_of_a_rank_sees_exactly_its_pieces_tokens_up_to_itself(data: st.DataObject):
     """Twin: walk the chunks; causal masks aligned at the end give query i the keys before it."""
     lengths = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
-    cu_seqlens = [0, *np.cumsum(lengths).tolist()]
+    cu_seqlens = boundaries_of(lengths)
     whole = micro_batch(list(range(cu_seqlens[-1])), cu_seqlens, [99] * len(lengths))
     ranks = data.draw(st.lists(st.integers(0, 2), min_size=len(whole.tokens)))
-    rows = []
-    for piece, (first, stop) in enumerate(itertools.pairwise(cu_seqlens)):
-        for i in range(first, stop):
-            if i > first and ranks[i] == ranks[i - 1]:
-                rows[-1][3] += 1
-            else:
-                rows.append([ranks[i], piece, i - first, i - first + 1])
-    plan = chunks(*sorted(map(tuple, rows)))
+    plan = chunks_of_owners(lengths, ranks)
     seen = []
     for rank in range(3):
         view = rank_view(whole, plan, rank, 3)

@@ -1,7 +1,9 @@
 """The reader, on a set that was written by hand from docs/FORMAT.md."""
 
 import hashlib
+import itertools
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,8 +14,10 @@ import pytest
 
 from packer.orders import ORDERS
 from pipeline.shard.manifest import FormatError, load_manifest
-from pipeline.shard.micro_batch import MicroBatch
+from pipeline.shard.micro_batch import MicroBatch, rank_view
 from pipeline.shard.reader import Reader, open_plan, open_shards
+from pipeline.shard.tables import NotInSet
+from tests.changes import padded
 from tests.fixture_files import byte_ranges
 from tests.fixture_set import PARTS, SetData, document_tokens, length_of, make_set
 
@@ -133,10 +137,76 @@ def test_a_dp_size_that_does_not_divide_the_step_is_refused(reader: Reader):
 
 
 def test_a_cp_size_without_a_plan_names_the_command_that_makes_one(reader: Reader, directory: Path):
-    with pytest.raises(ValueError, match=f"steelyard replan {directory} --cp-size 4"):
+    with pytest.raises(NotInSet, match=f"steelyard replan {directory} --cp-size 4"):
         reader.micro_batches(0, dp_rank=0, dp_size=1, cp_size=4)
+    with pytest.raises(NotInSet, match=f"steelyard replan {directory} --cp-size 8"):
+        reader.exchange(0, 0, cp_rank=0, cp_size=8)
     with pytest.raises(ValueError, match=r"only of \[1, 2\]"):
         reader.shapes(0, dp_rank=0, dp_size=1, cp_size=3)
+
+
+def test_the_command_can_be_pasted_where_the_path_has_a_space(tmp_path: Path, data: SetData):
+    directory = data.write(tmp_path / "my set")
+    with pytest.raises(NotInSet) as caught:
+        open_shards(directory).micro_batches(0, dp_rank=0, dp_size=1, cp_size=4)
+    command = str(caught.value).partition("make one with: ")[2]
+    assert shlex.split(command) == ["steelyard", "replan", str(directory), "--cp-size", "4"]
+
+
+def test_exchange_lists_go_with_the_rank_views(reader: Reader):
+    received = 0
+    for step, slot in itertools.product(range(STEPS), range(SLOTS)):
+        whole = reader.micro_batch(step, slot)
+        plan = reader.chunks(step, slot, 2)
+        for cp_rank in range(2):
+            table = reader.exchange(step, slot, cp_rank=cp_rank, cp_size=2)
+            view = rank_view(whole, plan, cp_rank, 2)
+            assert table.cu_seqlens_k.tolist() == view.cu_seqlens_k.tolist()
+            assert table.num_tokens == len(view.tokens)
+            received += table.num_received
+        alone = reader.exchange(step, slot, cp_rank=0, cp_size=1)
+        assert alone.buffer_index.tolist() == list(range(len(whole.tokens)))
+    assert received > 0
+
+
+@pytest.mark.parametrize("open_reader", [open_shards, open_plan])
+def test_padded_micro_batches_have_the_tokens_of_the_plain_ones(
+    tmp_path: Path, open_reader: Callable[[Path], Reader]
+):
+    data = make_set()
+    padded(12)(data)
+    reader = open_reader(data.write(tmp_path))
+    pads = 0
+    for step in range(STEPS):
+        plain = reader.shapes(step, dp_rank=0, dp_size=1, cp_size=2)
+        lengths = []
+        for cp_rank in range(2):
+            rank = {"dp_rank": 0, "dp_size": 1, "cp_rank": cp_rank, "cp_size": 2}
+            views = list(reader.padded_micro_batches(step, **rank, pad_token=9_999))
+            lengths.append([len(view.tokens) for view in views])
+            for view, other in zip(views, reader.micro_batches(step, **rank), strict=True):
+                assert (view.step, view.slot) == (other.step, other.slot)
+                real = view.tokens != 9_999
+                pads += int((~real).sum())
+                assert view.tokens[real].tolist() == other.tokens.tolist()
+                assert view.labels[real].tolist() == other.labels.tolist()
+                assert view.position_ids[real].tolist() == other.position_ids.tolist()
+            assert plain[:, cp_rank].tolist() == [
+                int((view.tokens != 9_999).sum()) for view in views
+            ]
+        assert lengths[0] == lengths[1]
+    assert pads > 100
+    alone = reader.padded_micro_batches(0, dp_rank=0, dp_size=1)
+    assert [view.slot for view in alone] == list(range(SLOTS))
+
+
+def test_padding_from_a_plan_without_names_the_command_that_makes_one(
+    reader: Reader, directory: Path
+):
+    for cp_size in (2, 4):  # a plan without pads, and none at all
+        command = f"steelyard replan {directory} --cp-size {cp_size} --strategy padded_head_tail"
+        with pytest.raises(NotInSet, match=command):
+            reader.padded_micro_batches(0, dp_rank=0, dp_size=1, cp_size=cp_size)
 
 
 @pytest.mark.parametrize(

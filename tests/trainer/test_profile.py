@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.cp_kernels import tile_area as planned_area
+from packer.context_parallel.kernels import tile_area as planned_area
 from packer.profile import Profile
 from packer.workload import Workload
 from trainer.errors import TrainerError
