@@ -13,6 +13,10 @@ from packer.context_parallel.kernels_peel import LOAD, TOKENS
 from packer.jit import kernel
 
 
+FEW = 100
+"""Area of a rank, in tiles, of which one is a difference."""
+
+
 @kernel
 def is_cut(pieces: np.ndarray, chunk: np.ndarray) -> bool:
     """Whether it is a part of a piece with whole tiles of its own to give."""
@@ -31,17 +35,18 @@ def reach_of(chunks: np.ndarray, count: int, rank: int, piece: int) -> int:
 
 
 @kernel
-def best_trade(pieces, exchange, slowest, ranks, chunks, count):
+def best_trade(pieces, exchange, slowest, last, ranks, chunks, count):
     """The trade of the slowest rank after which the slower of the two is fastest.
 
-    Where received keys count, only tiles whose keys the ranks need anyway are traded.
+    Where received keys count, only tiles whose keys the ranks need anyway are traded. A rank of few
+    tiles may also change places with another than the `last`, for what that one can trade then.
 
     Returns:
         Its chunk, -1 where there is no trade, the other rank's chunk, the tile that the one loses,
         and the tile that it gets.
     """
     load = ranks[LOAD, slowest]
-    least = load
+    least = load + (1 if load < FEW * TILE * TILE else 0)
     giver, taker, late, early = -1, -1, 0, 0
     for a in range(count):
         if chunks[a, 0] != slowest or not is_cut(pieces, chunks[a]):
@@ -50,13 +55,13 @@ def best_trade(pieces, exchange, slowest, ranks, chunks, count):
         for b in range(count):
             other = chunks[b, 0]
             gap = (load - ranks[LOAD, other]) // (TILE * TILE)
-            if other == slowest or gap < 2 or not is_cut(pieces, chunks[b]):
+            if other == slowest or gap < 1 or not is_cut(pieces, chunks[b]):
                 continue
             first_b, stop_b = chunks[b, 2] // TILE, chunks[b, 3] // TILE
-            apart = min(max(gap // 2, first_a - stop_b + 1), stop_a - 1 - first_b)
+            apart = min(max((gap + 1) // 2, first_a - stop_b + 1), stop_a - 1 - first_b)
             saved = apart * TILE * TILE
             slower = max(load - saved, ranks[LOAD, other] + saved)
-            if apart < 1 or slower >= least:
+            if apart < 1 or slower >= least or (slower == load and other == last):
                 continue
             tile = max(first_a, first_b + apart)
             if exchange > 0:
@@ -95,17 +100,20 @@ def trade_tiles(pieces, exchange, most, ranks, grid, chunks, count):
 
     Each trade adds up to four chunks.
     """
+    last = -1
     for _ in range(most):
         slowest = 0
         for rank in range(ranks.shape[1]):
             if ranks[LOAD, rank] > ranks[LOAD, slowest]:
                 slowest = rank
-        giver, taker, late, early = best_trade(pieces, exchange, slowest, ranks, chunks, count)
+        giver, taker, late, early = best_trade(
+            pieces, exchange, slowest, last, ranks, chunks, count
+        )
         if giver < 0:
             break
-        was, other = ranks[LOAD, slowest], chunks[taker, 0]
+        was, other, last = ranks[LOAD, slowest], chunks[taker, 0], slowest
         count = give(chunks, count, giver, late, other, ranks, grid)
         count = give(chunks, count, taker, early, slowest, ranks, grid)
-        if max(ranks[LOAD, slowest], ranks[LOAD, other]) >= was:
+        if max(ranks[LOAD, slowest], ranks[LOAD, other]) > was:
             break
     return count
