@@ -6,7 +6,7 @@ OUT ?= out
 CONFIG ?= jobs/configs/demo.toml
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: setup demo shards report test test-slow check format bench bench-peers curves clean
+.PHONY: setup demo shards report test test-slow check format bench bench-peers curves gpu-check clean
 
 setup: $(VENV)/installed
 
@@ -61,6 +61,10 @@ bench-peers: setup
 curves: setup
 	$(BIN)/python -m jobs.bench.curves
 	$(BIN)/python -m jobs.bench.tables
+
+# On a machine with a CUDA device, some minutes: kernels, a profile, CP strategies.
+gpu-check: setup
+	$(BIN)/python -m jobs.gpu_check
 
 clean:
 	rm -rf $(OUT)

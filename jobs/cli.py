@@ -347,6 +347,41 @@ def _show_micro_batch(figures: dict[str, Any]) -> None:
         show_cp.micro_batch(degree, plan)
 
 
+@app.command(epilog="Example: steelyard profile --model-config config.json --out profile.json")
+def profile(
+    model_config: Annotated[Path, typer.Option(help="The model's config.json.")],
+    out: Annotated[Path, typer.Option(help="The profile to write.")] = Path("profile.json"),
+    device: Annotated[str, typer.Option(help="cuda, cuda:N, cpu or auto.")] = "cuda",
+    dtype: Annotated[
+        str, typer.Option(help="auto (bfloat16 on CUDA), bfloat16, float16, float32 or float64.")
+    ] = "auto",
+    backend: Annotated[
+        str, typer.Option(help="Of attention: auto, torch, flash_attn or reference.")
+    ] = "auto",
+    tp_size: Annotated[int, typer.Option(min=1, help="Ranks that share a layer.")] = 1,
+    max_tokens: Annotated[
+        int,
+        typer.Option(min=0, help="Longest piece; 0 for 131072 on CUDA, 1024 on the CPU."),
+    ] = 0,
+    repeats: Annotated[int, typer.Option(min=3, help="Runs of a call; their median counts.")] = 7,
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+) -> None:
+    """What a model's layer takes on this device, for workload.profile."""
+    from jobs.profiling import ProfileRequest, read_config, write_profile
+
+    request = ProfileRequest(
+        model=str(model_config),
+        config=read_config(model_config),
+        device=device,
+        dtype=dtype,
+        backend=backend,
+        tp_size=tp_size,
+        max_tokens=max_tokens,
+        repeats=repeats,
+    )
+    write_profile(request, out, Reporter(quiet=quiet))
+
+
 def _coupling(lockstep: bool) -> Coupling:
     return "lockstep" if lockstep else "gradient_sync"
 
@@ -385,6 +420,7 @@ def exit_status(error: Exception) -> int | None:
     from pipeline.stores.rejects import RejectsError
     from pipeline.tokenizer.identity import TokenizerError
     from pipeline.verify import VerifyError
+    from trainer.errors import TrainerError
 
     if isinstance(error, VerifyError):
         return 1
@@ -401,5 +437,6 @@ def exit_status(error: Exception) -> int | None:
         SourceError,
         StoreError,
         TokenizerError,
+        TrainerError,
     )
     return 2 if isinstance(error, mistakes) else None

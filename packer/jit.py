@@ -1,4 +1,4 @@
-"""The decorators of every kernel, so that their flags are decided in one place."""
+"""The one decorator of every kernel, so that their flags are decided in one place."""
 
 from __future__ import annotations
 
@@ -18,12 +18,3 @@ def kernel(function: Kernel) -> Kernel:
     The slow twin of a kernel is `kernel.py_func`; `NUMBA_DISABLE_JIT=1` runs all of them.
     """
     return cast(Kernel, numba.njit(function))
-
-
-def inlined(function: Kernel) -> Kernel:
-    """A kernel that becomes part of each kernel that calls it.
-
-    For small ones in inner loops that take arrays: handing three arrays to a function costs some 15
-    nanoseconds a call, and LLVM does not inline what can raise. Its calls compile anew everywhere.
-    """
-    return cast(Kernel, numba.njit(inline="always")(function))

@@ -148,13 +148,15 @@ class Throughput:
         achieved = np.array(self.achieved, dtype=np.float64)
         return achieved / achieved.max()
 
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """query_tokens and key_tokens, int64, and `relative`: the kernels' last three arguments."""
-        return (
-            np.array(self.query_tokens, dtype=np.int64),
-            np.array(self.key_tokens, dtype=np.int64),
-            self.relative,
-        )
+    def table(self) -> np.ndarray:
+        """`relative` with key_tokens above and query_tokens before it, as the kernels take it.
+
+        float64 (1 + queries, 1 + keys); the corner is 0.
+        """
+        table = np.zeros((1 + len(self.query_tokens), 1 + len(self.key_tokens)))
+        table[0, 1:], table[1:, 0] = self.key_tokens, self.query_tokens
+        table[1:, 1:] = self.relative
+        return table
 
     def as_dict(self) -> dict[str, Any]:
         """The inverse of `parse`."""

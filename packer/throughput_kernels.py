@@ -1,22 +1,21 @@
 """Kernels of `packer.throughput`: called for every chunk that a search tries.
 
-A call takes 10 to 30 nanoseconds, less than one where all shapes run alike (`FLAT`). The grid comes
-as `Throughput.arrays()` gives it. All is + - * / on float64 in the order written, so it is the same
-on every machine.
+The grid comes as `Throughput.table` gives it, one array, since each that is handed on costs a call
+some nanoseconds. All is + - * / on float64 in the order written, so it is the same on every
+machine.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from packer.jit import inlined
-from packer.plan import Int64
+from packer.jit import kernel
 
 
-@inlined
-def last_at_most(points: Int64, value: int) -> int:
-    """The last of ascending points that is at most `value`, 0 where none is, by bisection."""
-    first, stop = 0, len(points)
+@kernel
+def last_at_most(points: np.ndarray, value: int) -> int:
+    """The last of ascending points, from place 1 on, that is at most `value`, 1 where none is."""
+    first, stop = 1, len(points)
     while stop - first > 1:
         middle = (first + stop) // 2
         if points[middle] <= value:
@@ -26,65 +25,48 @@ def last_at_most(points: Int64, value: int) -> int:
     return first
 
 
-@inlined
-def part_way(points: Int64, i: int, value: int) -> float:
-    """How far `value` is from point i to the next, in [0, 1); 0 outside the points."""
-    if i + 1 == len(points) or value <= points[i]:
-        return 0.0
-    return (value - points[i]) / (points[i + 1] - points[i])
-
-
-@inlined
-def relative_throughput(
-    queries: int, keys: int, query_tokens: Int64, key_tokens: Int64, relative: np.ndarray
-) -> float:
+@kernel
+def relative_throughput(queries: int, keys: int, table: np.ndarray) -> float:
     """Throughput of a chunk over the largest: first along keys, then along queries.
 
     Args:
         queries: of the chunk, at least 1.
         keys: of the chunk, its last query's own included.
-        query_tokens: of the grid's rows, int64, ascending.
-        key_tokens: of its columns, int64, ascending.
-        relative: float64 (rows, columns), in (0, 1].
+        table: float64 (1 + rows, 1 + columns): numbers of keys in row 0, of queries in column 0,
+            both ascending, and throughputs in (0, 1].
 
     Returns:
         A number above 0. At a grid point its entry exactly; otherwise it may be beyond the four
         entries around by the last bit, and so above 1.
     """
-    if relative.size == 1:
+    if table.size == 4:
         return 1.0
-    i, j = last_at_most(query_tokens, queries), last_at_most(key_tokens, keys)
-    along_keys = part_way(key_tokens, j, keys)
-    along_queries = part_way(query_tokens, i, queries)
-    next_i, next_j = min(i + 1, len(query_tokens) - 1), min(j + 1, len(key_tokens) - 1)
-    low = relative[i, j] + (relative[i, next_j] - relative[i, j]) * along_keys
-    high = relative[next_i, j] + (relative[next_i, next_j] - relative[next_i, j]) * along_keys
+    i, j = last_at_most(table[:, 0], queries), last_at_most(table[0], keys)
+    next_i, next_j = min(i + 1, table.shape[0] - 1), min(j + 1, table.shape[1] - 1)
+    along_keys = along_queries = 0.0  # how far to the next point; nothing outside the grid
+    if next_j > j and keys > table[0, j]:
+        along_keys = (keys - table[0, j]) / (table[0, next_j] - table[0, j])
+    if next_i > i and queries > table[i, 0]:
+        along_queries = (queries - table[i, 0]) / (table[next_i, 0] - table[i, 0])
+    low = table[i, j] + (table[i, next_j] - table[i, j]) * along_keys
+    high = table[next_i, j] + (table[next_i, next_j] - table[next_i, j]) * along_keys
     return low + (high - low) * along_queries
 
 
-@inlined
-def weighted_area(
-    area: int,
-    queries: int,
-    keys: int,
-    query_tokens: Int64,
-    key_tokens: Int64,
-    relative: np.ndarray,
-) -> int:
+@kernel
+def weighted_area(area: int, queries: int, keys: int, table: np.ndarray) -> int:
     """Area as the time it takes: floor(area / relative throughput + 1/2), never below `area`.
 
     Args:
         area: tile-padded, of the chunk, at most 2^52.
-        queries: as in `relative_throughput`, like all the rest.
+        queries: as in `relative_throughput`, like the next two.
         keys: "
-        query_tokens: "
-        key_tokens: "
-        relative: "
+        table: "
 
     Returns:
         int64, exactly `area` where the throughput is the largest.
     """
-    share = relative_throughput(queries, keys, query_tokens, key_tokens, relative)
+    share = relative_throughput(queries, keys, table)
     if share >= 1.0:
         return area
     return int(np.floor(area / share + 0.5))

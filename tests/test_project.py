@@ -24,7 +24,10 @@ PACKAGES = ("packer", "pipeline", "jobs", "trainer")
         ("packer.plan", ("numba", "pyarrow", "ray")),
         ("packer.workload", ("numba",)),
         ("jobs.cli", ("ray", "numba", "torch", "pyarrow")),
+        ("jobs.profiling", ("ray", "numba", "torch")),
         ("pipeline.verify", ("numba", "ray")),
+        ("trainer.errors", ("torch", "ray", "numba")),
+        ("trainer.profile", ("ray", "numba")),
     ],
 )
 def test_importing_a_module_does_not_pull_in_what_it_should_not_know(

@@ -7,8 +7,6 @@ chunk is a row of an int64 table (capacity, 4): cp_rank, piece, start, stop; `ch
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from packer.jit import kernel
@@ -17,14 +15,6 @@ from packer.throughput_kernels import weighted_area
 
 TILE = 128
 """Query rows, and keys, of a tile of the attention kernel."""
-
-
-class Grid(NamedTuple):
-    """Throughput by a chunk's shape, as `Throughput.arrays` gives it."""
-
-    query_tokens: Int64
-    key_tokens: Int64
-    relative: np.ndarray
 
 
 @kernel
@@ -71,12 +61,15 @@ def tile_area(start: int, stop: int) -> int:
 
 
 @kernel
-def chunk_cost(start: int, stop: int, grid: Grid) -> int:
-    """Tile-padded area of queries [start, stop), weighted by the time that it takes."""
-    area = tile_area(start, stop)
-    return weighted_area(
-        area, stop - start, stop, grid.query_tokens, grid.key_tokens, grid.relative
-    )
+def chunk_cost(start: int, stop: int, grid: np.ndarray) -> int:
+    """Tile-padded area of queries [start, stop), weighted by the time that it takes.
+
+    Args:
+        start: first query of the chunk in its piece.
+        stop: the query after its last.
+        grid: `Throughput.table`.
+    """
+    return weighted_area(tile_area(start, stop), stop - start, stop, grid)
 
 
 @kernel
@@ -86,7 +79,7 @@ def load_ranks(
     piece: np.ndarray,
     start: Int64,
     stop: Int64,
-    grid: Grid,
+    grid: np.ndarray,
     loads: np.ndarray,
 ) -> None:
     """Add up each rank's chunks.
@@ -97,7 +90,7 @@ def load_ranks(
         piece: -1 where a chunk is padding, which is tokens and nothing else.
         start: "
         stop: "
-        grid: throughput.
+        grid: `Throughput.table`.
         loads: zeroed int64 (4, rows, cp_size), added to: tokens, tile-padded area, the same
             weighted, KV tokens that the rank needs and does not hold.
     """

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from packer.context_parallel.kernels import Grid, load_ranks, measure
+from packer.context_parallel.kernels import load_ranks, measure
 from packer.context_parallel.plan import CPPlan
 from packer.throughput import FLAT
 from packer.workload import SCALE
@@ -66,7 +66,7 @@ class CPMeter:
         offsets = np.ascontiguousarray(row_offsets, dtype=np.int64)
         chunks = (plan.piece, plan.start, plan.stop)
         loads = np.zeros((4, plan.num_rows, plan.cp_size), dtype=np.int64)
-        load_ranks(plan.row_offsets, plan.cp_rank, *chunks, Grid(*FLAT.arrays()), loads)
+        load_ranks(plan.row_offsets, plan.cp_rank, *chunks, FLAT.table(), loads)
         tokens, area, _, received = loads
         sums, whole = np.zeros(3, dtype=np.int64), np.zeros(plan.num_rows, dtype=np.int64)
         measure(pieces, offsets, plan.row_offsets, *chunks, sums, whole)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from packer.context_parallel.kernels import TILE, Grid
-from packer.context_parallel.kernels_mixed import Effort, cut_mixed
+from packer.context_parallel.kernels import TILE
+from packer.context_parallel.kernels_mixed import TRADES, Effort, cut_mixed
 from packer.context_parallel.options import CPCost, CPOptions
 from packer.context_parallel.plan import ChunkTable
+from packer.context_parallel.rows import in_order, longest_first
 from packer.plan import Int64
 
-MORE_CUTS, ORDERS = 6, 8
+MORE_CUTS, ORDERS = 6, 3
 
 
 def mixed(
@@ -51,23 +52,25 @@ def _cut(
     table = ChunkTable.empty(int(capacities.sum()), row_offsets)
     cut_mixed(
         piece_tokens,
+        longest_first(piece_tokens, row_offsets),
         row_offsets,
         cp_size,
         cost.crossovers,
         cost.exchange_pairs,
-        Grid(*cost.grid),
+        cost.grid,
         effort,
         capacities,
         table.chunks,
         table.offsets,
     )
-    return table
+    return in_order(table)
 
 
 def most_chunks(piece_tokens: Int64, row_offsets: Int64, cp_size: int, effort: Effort) -> Int64:
     """A bound on the chunks of each micro-batch, (rows,).
 
-    A piece is one, the stream has one more a rank, a cut piece a head and a tail a rank.
+    A piece is one, the stream has one more a rank, a cut piece a head and a tail a rank, a trade
+    four.
     """
     if len(row_offsets) == 1:
         return np.zeros(0, np.int64)
@@ -77,4 +80,5 @@ def most_chunks(piece_tokens: Int64, row_offsets: Int64, cp_size: int, effort: E
     if effort.at_least:
         long = piece_tokens >= effort.at_least
     cuts = np.add.reduceat(long.astype(np.int64), row_offsets[:-1]) + effort.more_cuts
-    return 2 * pieces + cp_size + 2 * cp_size * np.minimum(cuts, pieces) + 1
+    cut = 2 * pieces + cp_size + 2 * cp_size * np.minimum(cuts, pieces) + 1
+    return cut + 4 * TRADES * cp_size

@@ -80,8 +80,8 @@ class CPCost:
 
     crossovers: Int64
     """L* of each micro-batch, (rows,)."""
-    grid: tuple[np.ndarray, np.ndarray, np.ndarray]
-    """query_tokens, key_tokens and relative throughput, as `Throughput.arrays` gives them."""
+    grid: np.ndarray
+    """Throughput by a chunk's shape, `Throughput.table`."""
     exchange: int
     """Of a KV token received, in 1/65,536 of a linear-token equivalent."""
 
@@ -123,7 +123,7 @@ def cost_of(
     """
     return CPCost(
         crossovers=effective_crossovers(piece_tokens, row_offsets, workload),
-        grid=options.throughput_of(workload).arrays(),
+        grid=options.throughput_of(workload).table(),
         exchange=options.exchange,
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from packer.context_parallel.adaptive import least_time
 from packer.context_parallel.head_tail import padded_head_tail, per_document, per_sequence
-from packer.context_parallel.kernels import Grid, load_ranks
+from packer.context_parallel.kernels import load_ranks
 from packer.context_parallel.mixed import mixed, per_document_aligned
 from packer.context_parallel.options import CPCost, CPOptions, cost_of
 from packer.context_parallel.plan import ChunkTable, CPPlan
@@ -98,7 +98,7 @@ def _plan(
     cp_rank, piece = (table.chunks[:count, column].astype(np.int32) for column in (0, 1))
     start, stop = (table.chunks[:count, column].copy() for column in (2, 3))
     loads = np.zeros((4, rows, cp_size), dtype=np.int64)
-    load_ranks(table.offsets, cp_rank, piece, start, stop, Grid(*cost.grid), loads)
+    load_ranks(table.offsets, cp_rank, piece, start, stop, cost.grid, loads)
     return CPPlan(
         cp_size=cp_size,
         strategy=(name,) * rows,

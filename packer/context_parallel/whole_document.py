@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from packer.context_parallel.kernels import Grid
+import numpy as np
+
 from packer.context_parallel.kernels_whole import place_rows
 from packer.context_parallel.options import CPCost, CPOptions
 from packer.context_parallel.plan import ChunkTable
+from packer.context_parallel.rows import in_order, longest_first
 from packer.plan import Int64
 
 
@@ -16,14 +18,7 @@ def whole_document(
 
     What a longest piece costs when nothing is cut: neither tokens nor work are even.
     """
-    table = ChunkTable.empty(len(piece_tokens), row_offsets)
-    place_rows(
-        piece_tokens,
-        row_offsets,
-        cp_size,
-        cost.crossovers,
-        Grid(*cost.grid),
-        table.chunks,
-        table.offsets,
-    )
-    return table
+    chunks = np.empty((len(piece_tokens), 4), np.int64)
+    order = longest_first(piece_tokens, row_offsets)
+    place_rows(piece_tokens, order, row_offsets, cp_size, cost.crossovers, cost.grid, chunks)
+    return in_order(ChunkTable(chunks, row_offsets))

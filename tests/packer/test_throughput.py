@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tests.reference_throughput as slow
-from packer import cp_kernels, throughput
-from packer.jit import kernel
+from packer import throughput
+from packer.context_parallel import kernels as cp_kernels
 from packer.profile import Profile, Table, parse_profile
 from packer.throughput import FLASH_ATTENTION_3, FLAT, PUBLISHED, TILE, Throughput
 from packer.throughput_kernels import relative_throughput, weighted_area
@@ -28,23 +28,12 @@ SMALL = Throughput(
 )
 
 
-@kernel
-def relative_of(queries, keys, query_tokens, key_tokens, relative):  # type: ignore[no-untyped-def]
-    """One compilation for all tests: the kernels become part of their callers."""
-    return relative_throughput(queries, keys, query_tokens, key_tokens, relative)
-
-
-@kernel
-def weighted_of(area, queries, keys, query_tokens, key_tokens, relative):  # type: ignore[no-untyped-def]
-    return weighted_area(area, queries, keys, query_tokens, key_tokens, relative)
-
-
 def share(grid: Throughput, queries: int, keys: int) -> float:
-    return relative_of(queries, keys, *grid.arrays())
+    return relative_throughput(queries, keys, grid.table())
 
 
 def weighted(grid: Throughput, area: int, queries: int, keys: int) -> int:
-    return weighted_of(area, queries, keys, *grid.arrays())
+    return weighted_area(area, queries, keys, grid.table())
 
 
 def test_a_cell_by_hand() -> None:
