@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer.context_parallel.kernels import Grid, load_ranks
+from packer.context_parallel.kernels import load_ranks
 from packer.context_parallel.options import CPOptions, cost_of
 from packer.context_parallel.plan import CPPlan
 from packer.plan import Int64
@@ -54,7 +54,7 @@ def rank_work(
     cost = cost_of(tokens, offsets, workload, options)
     loads = np.zeros((4, plan.num_rows, plan.cp_size), dtype=np.int64)
     chunks = (plan.cp_rank, plan.piece, plan.start, plan.stop)
-    load_ranks(plan.row_offsets, *chunks, Grid(*cost.grid), loads)
+    load_ranks(plan.row_offsets, *chunks, cost.grid, loads)
     held, area, weighted, received = loads
     none = np.zeros_like(held)
     return RankWork(
