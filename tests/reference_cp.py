@@ -73,10 +73,17 @@ def predicted(chunks: Sequence[Chunk], cp_size: int, crossover: int) -> list[int
     return work
 
 
-def measures(rows: Sequence[Sequence[int]], plans: Sequence[Sequence[Chunk]], cp_size: int):
-    """Numerators and denominators added over all rows, as a dict of floats."""
+def measures(
+    rows: Sequence[Sequence[int]],
+    plans: Sequence[Sequence[Chunk]],
+    cp_size: int,
+    crossover: int,
+) -> dict[str, float]:
+    """Numerators and denominators added over all rows."""
     top = dict.fromkeys(("cp_attention", "cp_tokens", "tile_waste", "kv_cut", "kv_needed"), 0)
     base = dict.fromkeys(top, 0)
+    ratios: list[float] = []
+    times: list[float] = []
     for pieces, chunks in zip(rows, plans, strict=True):
         area, tokens = [0] * cp_size, [0] * cp_size
         held: list[set[Token]] = [set() for _ in range(cp_size)]
@@ -87,14 +94,25 @@ def measures(rows: Sequence[Sequence[int]], plans: Sequence[Sequence[Chunk]], cp
             held[rank] |= {(piece, i) for i in range(start, stop)}
             needed[rank] |= {(piece, i) for i in range(stop)}
         owners = {p: {r for r, q, _, _ in chunks if q == p} for p in range(len(pieces))}
+        whole = sum(tile_area(0, d) for d in pieces)
+        ratios.append(max(area) * cp_size / whole)
+        times.append(max(predicted(chunks, cp_size, crossover)) / 256)
         top["cp_attention"] += max(area) * cp_size
-        base["cp_attention"] += sum(tile_area(0, d) for d in pieces)
+        base["cp_attention"] += whole
         top["cp_tokens"] += max(tokens) * cp_size
         base["cp_tokens"] += sum(pieces)
         top["tile_waste"] += sum(area)
         base["tile_waste"] += sum(d * (d + 1) // 2 for d in pieces)
-        top["kv_cut"] += sum(d for p, d in enumerate(pieces) if len(owners[p]) > 1)
+        cut = [p for p, d in enumerate(pieces) if len(owners[p]) > 1 or is_split(chunks, p)]
+        top["kv_cut"] += sum(pieces[p] for p in cut)
         base["kv_cut"] += sum(pieces)
         top["kv_needed"] += sum(len(n - h) for n, h in zip(needed, held, strict=True))
         base["kv_needed"] += (cp_size - 1) * sum(pieces)
-    return {name: top[name] / base[name] if base[name] else 0.0 for name in top}
+    sums = {name: top[name] / base[name] if base[name] else 0.0 for name in top}
+    means = {"cp_attention_mean": ratios, "predicted_time": times}
+    return sums | {name: sum(values) / len(rows) for name, values in means.items()}
+
+
+def is_split(chunks: Sequence[Chunk], piece: int) -> bool:
+    """Whether a piece has more than one chunk."""
+    return sum(chunk[1] == piece for chunk in chunks) > 1

@@ -68,9 +68,14 @@ def put(chunks, count, rank, piece, start, stop, cost, ranks):
 
 @kernel
 def pour(pieces, exchange, k, head, grid, ranks, chunks, count):
-    """Fill what is not for whole tiles from the stream, rank by rank; returns the new count."""
-    num_pieces = pieces.shape[1]
-    rank, room = 0, ranks[ROOM, 0] - ranks[TILES, 0] * TILE
+    """Fill what is not for whole tiles from the stream, rank by rank; returns the new count.
+
+    The outermost rank comes first and so not last: where the stream ends in a cut piece that rank
+    goes on with whole tiles, and were both its own, its broken tile would displace all the others.
+    """
+    num_pieces, i = pieces.shape[1], 0
+    rank = ranks[TURN, 0]
+    room = ranks[ROOM, rank] - ranks[TILES, rank] * TILE
     for at in range(k, num_pieces + 1):
         if at < num_pieces:
             piece = pieces[ORDER, at]
@@ -80,7 +85,8 @@ def pour(pieces, exchange, k, head, grid, ranks, chunks, count):
         start = 0
         while start < stop:
             while room == 0:
-                rank += 1
+                i += 1
+                rank = ranks[TURN, i]
                 room = ranks[ROOM, rank] - ranks[TILES, rank] * TILE
             end = min(start + room, stop)
             cost = chunk_cost(start, end, grid) + exchange * start
@@ -128,7 +134,7 @@ def peel(piece, exchange, low, high, want, grid, rank, ranks, chunks, count):
     Returns the new count and what is left of the piece.
     """
     tiles, odd, last = ranks[SHARE, rank], high % TILE, high // TILE
-    if tiles == 0 and odd == 0:
+    if low == high or (tiles == 0 and odd == 0):
         return count, low, high
     if tiles == last - low // TILE:
         cost = chunk_cost(low, high, grid) + exchange * low

@@ -26,7 +26,7 @@ def in_order(table: ChunkTable) -> ChunkTable:
     joins = np.zeros(count, np.bool_)
     joins[1:] = (keys[1:] == keys[:-1]).all(axis=1) & (chunks[1:, 2] == chunks[:-1, 3])
     first = np.flatnonzero(~joins)
-    last = np.append(first[1:], count) - 1
+    last = np.append(first, count)[1:] - 1
     joined = chunks[first]
     joined[:, 3] = chunks[last, 3]
     counts = np.bincount(row[first], minlength=len(table.offsets) - 1)
