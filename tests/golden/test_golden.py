@@ -10,8 +10,8 @@ from pipeline.shard.reader import Reader, open_plan, open_shards
 from pipeline.verify import verify
 from tests.golden.make import GOLDEN
 
-MANIFEST = "6e6a0f6d0a116100f3d0054a6cdc365339c90c1d3c89deccbf4f0f7e0a052775"
-WHAT_RANKS_SEE = "f15be0f76cebca3b91308a77a3eaeecafd7d4b09529a246b14e0e9d1aeaebd80"
+MANIFEST = "59549b8b3df76dfd3921c2a0fadc455fccbbcf016ceedf154bf53b73e853ca26"
+WHAT_RANKS_SEE = "d9d0fe79acba118b25736560754653ee47f2d4063451299539906d3ea0ed5d2a"
 
 
 def what_ranks_see(reader: Reader) -> str:
