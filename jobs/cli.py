@@ -342,7 +342,7 @@ def simulate(
 
 
 def _show_micro_batch(figures: dict[str, Any]) -> None:
-    show.micro_batch(figures)
+    show.micro_batch(figures, show_cp.where_pieces_are(figures["cp"]))
     for degree, plan in figures["cp"].items():
         show_cp.micro_batch(degree, plan)
 

@@ -166,8 +166,8 @@ def _policy_name(row: dict[str, Any]) -> str:
     return name if row["made_by"] == row["policy"] else f"{name} (as {row['made_by']})"
 
 
-def micro_batch(figures: dict[str, Any]) -> None:
-    """`steelyard inspect`."""
+def micro_batch(figures: dict[str, Any], more: dict[str, list[str]]) -> None:
+    """`steelyard inspect`; `more` has further columns of the table of pieces."""
     console = console_of()
     console.print(
         f"step {figures['step']}, slot {figures['slot']}: {figures['tokens']:,} tokens, "
@@ -188,13 +188,20 @@ def micro_batch(figures: dict[str, Any]) -> None:
         "tokens",
         "workload",
         "last label",
+        *more,
     ]
-    table = table_of("pieces", columns)
+    title = "pieces, and the CP ranks that hold some of them" if more else "pieces"
+    table = table_of(title, columns)
     for index, piece in enumerate(figures["pieces"]):
         cells = [str(piece[name]) for name in ("source", "epoch", "doc_id", "doc_start")]
         label = str(piece["last_label"])
         table.add_row(
-            str(index), *cells, f"{piece['tokens']:,}", f"{piece['workload']:,.0f}", label
+            str(index),
+            *cells,
+            f"{piece['tokens']:,}",
+            f"{piece['workload']:,.0f}",
+            label,
+            *(column[index] for column in more.values()),
         )
     console.print(table)
     for index, piece in enumerate(figures["pieces"]):

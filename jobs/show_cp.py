@@ -78,20 +78,21 @@ def chosen_words(chosen: dict[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in chosen.items() if count)
 
 
+def where_pieces_are(by_degree: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+    """For each degree the ranks of each piece; a piece on several is cut."""
+    return {
+        f"cp {degree}": [_span(piece["ranks"]) for piece in plan["pieces"]]
+        for degree, plan in by_degree.items()
+    }
+
+
 def micro_batch(degree: str, figures: dict[str, Any]) -> None:
     """One micro-batch's plan, of `steelyard inspect`."""
-    console = console_of()
     considered = ", ".join(f"{name} {work:,.0f}" for name, work in figures["considered"].items())
     words = f"; slowest rank under {considered}" if considered else ""
-    console.print(f"cp {degree}: {figures['strategy']}{words}")
-    table = table_of(f"cp {degree}, pieces", ["piece", "tokens", "on ranks"])
-    for index, piece in enumerate(figures["pieces"]):
-        ranks = piece["ranks"]
-        where = str(ranks[0]) if len(ranks) == 1 else f"cut over {_span(ranks)}"
-        table.add_row(str(index), f"{piece['tokens']:,}", where)
-    console.print(table)
     columns = ["cp rank", "tokens", "area", "linear", "attention", "exchange", "work", "of mean"]
-    table = table_of(f"cp {degree}, ranks", [*columns, "chunks (piece: tokens)"])
+    title = f"cp {degree}: {figures['strategy']}{words}"
+    table = table_of(title, [*columns, "chunks (piece: tokens)"])
     for rank in figures["ranks"]:
         table.add_row(
             str(rank["cp_rank"]),
@@ -101,7 +102,7 @@ def micro_batch(degree: str, figures: dict[str, Any]) -> None:
             f"{rank['of_mean']:.3f}",
             _chunks(rank["chunks"]),
         )
-    console.print(table)
+    console_of().print(table)
 
 
 def _span(ranks: Sequence[int]) -> str:

@@ -112,7 +112,7 @@ def test_build_verify_report_inspect(built: Path, capsys: pytest.CaptureFixture[
     assert turns == {1: four.index(1), 2: two.index(0), 4: 0}
     assert run("inspect", str(built), "--step", "2") == 0
     shown = capsys.readouterr().out
-    for words in (f"turn {four.index(0)} of rank 0 at dp 1", "slowest rank under", "cp 4, ranks"):
+    for words in (f"turn {four.index(0)} of rank 0 at dp 1", "slowest rank under", "cp 4: mixed"):
         assert words in shown
 
 
