@@ -60,7 +60,7 @@ def worked_out(rows: list[list[int]], cp_size: int, strategy: str, **given: obje
     exchange=st.sampled_from([0.0, 0.0071, 3.5]),
     workload=st.sampled_from(WORKLOADS),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_work_is_what_was_predicted(
     rows: list[list[int]],
     cp_size: int,
