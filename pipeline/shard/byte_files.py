@@ -16,6 +16,8 @@ class FileBytes(Protocol):
     """An open file of a known size."""
 
     size: int
+    source: Any
+    """What the Parquet library may read: of a remote file only what was shown last."""
 
     def read(self, offset: int, length: int) -> pa.Buffer:
         """Bytes `[offset, offset + length)`.
@@ -23,6 +25,10 @@ class FileBytes(Protocol):
         Raises:
             OSError: they cannot be had.
         """
+        ...
+
+    def show(self, data: pa.Buffer, base: int) -> None:
+        """Let `source` give these bytes, which were read from `base` on."""
         ...
 
 
@@ -70,9 +76,13 @@ class _Mapped:
         with pa.memory_map(str(path)) as mapped:
             self._buffer = mapped.read_buffer()
         self.size: int = self._buffer.size
+        self.source: Any = pa.BufferReader(self._buffer)
 
     def read(self, offset: int, length: int) -> pa.Buffer:
         return self._buffer.slice(offset, length)
+
+    def show(self, data: pa.Buffer, base: int) -> None:
+        pass  # all of it can be seen
 
 
 class _Fetched:
@@ -82,12 +92,16 @@ class _Fetched:
         self._url = url
         self._file = cast(Any, open_random(url))
         self.size: int = self._file.size()
+        self.source: Any = Window(self.size)
 
     def read(self, offset: int, length: int) -> pa.Buffer:
         data = self._file.read_at(length, offset)
         if len(data) != length:
             raise StorageError(f"{self._url} ends after {len(data)} of {length} bytes")
         return pa.py_buffer(data)
+
+    def show(self, data: pa.Buffer, base: int) -> None:
+        self.source.show(data, base)
 
 
 class Window(io.RawIOBase):

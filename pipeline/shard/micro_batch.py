@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.shard.blocks import Blocks
 from pipeline.shard.schema import NO_LABEL
 from pipeline.shard.spans import boundaries, fill_spans, spans, take_spans
 
-_BLOCK = 4096
+_BLOCKS = Blocks()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -188,7 +189,7 @@ def rank_view(
     key_starts = micro_batch.cu_seqlens[mine.piece].astype(np.int64)
     query_starts = key_starts + start
     cu_seqlens_q = boundaries(stop - start)
-    tokens, labels, position_ids = _three(int(cu_seqlens_q[-1]))
+    tokens, labels, position_ids = _BLOCKS.take((3, int(cu_seqlens_q[-1])), "int64")
     take_spans(micro_batch.tokens, query_starts, stop - start, tokens)
     _fill_labels(labels, tokens, cu_seqlens_q, _labels_at_stop(micro_batch, mine))
     fill_spans(position_ids, start, stop - start)
@@ -214,7 +215,7 @@ def _whole_view(micro_batch: PackedTokens) -> RankMicroBatch:
     cu_seqlens = micro_batch.cu_seqlens
     lengths = cu_seqlens[1:] - cu_seqlens[:-1]
     starts = cu_seqlens[:-1].astype(np.int64)
-    tokens, labels, position_ids = _three(len(micro_batch.tokens))
+    tokens, labels, position_ids = _BLOCKS.take((3, len(micro_batch.tokens)), "int64")
     tokens[:] = micro_batch.tokens
     _fill_labels(labels, tokens, cu_seqlens, micro_batch.last_labels)
     fill_spans(position_ids, np.zeros_like(starts), lengths)
@@ -234,16 +235,6 @@ def _whole_view(micro_batch: PackedTokens) -> RankMicroBatch:
         max_seqlen_q=longest,
         max_seqlen_k=longest,
     )
-
-
-def _three(count: int) -> np.ndarray:
-    """Room for three int64 arrays, (3, count).
-
-    One block, of one of few sizes: the allocator then gives the next micro-batch the block of one
-    that was freed, where odd sizes go back to the system and cost page faults every time.
-    """
-    size = -(-count // _BLOCK) * _BLOCK
-    return np.empty((3, size), np.int64)[:, :count]
 
 
 def _fill_labels(

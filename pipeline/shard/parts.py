@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.shard import schema
-from pipeline.shard.byte_files import FileBytes, Window, open_bytes
+from pipeline.shard.byte_files import FileBytes, open_bytes
 from pipeline.shard.digests import ByteRange, xxh3_128
 from pipeline.shard.pages import flat_values
 from pipeline.shard.tables import FormatError, check_columns, read_table
@@ -166,8 +166,7 @@ class _Part:
             raise FormatError(f"is not Parquet: {error}", path=path) from error
         check_columns(found, columns, path)
         self._columns = columns
-        self._window = Window(self._bytes.size)
-        self._file = pq.ParquetFile(self._window, metadata=self._metadata)
+        self._file = pq.ParquetFile(self._bytes.source, metadata=self._metadata)
         groups = self._metadata.num_row_groups
         if groups != len(ranges) - 1:
             raise FormatError(
@@ -194,7 +193,7 @@ class _Part:
 
     def _read(self, group: int, data: pa.Buffer, names: list[str]) -> dict[str, Column]:
         """Columns of a row group as the Parquet library decodes them."""
-        self._window.show(data, self._ranges[group].offset)
+        self._bytes.show(data, self._ranges[group].offset)
         table = self._file.read_row_group(group, columns=names, use_threads=False)
         return {name: _column(table.column(name), self.path, group) for name in names}
 
@@ -208,15 +207,19 @@ class _Part:
         if values is not None and np.all(np.diff(bounds.offsets) > 0):
             ends = np.cumsum(bounds.values[bounds.offsets[1:] - 1], dtype=np.int64)
             if ends[-1] == len(values):
-                values = values.astype(self._dtype(), copy=False)
-                values.setflags(write=False)
-                return Ragged(values, np.concatenate([[0], ends]))
+                return Ragged(self._ids(values), np.concatenate([[0], ends]))
         found = self._read(group, data, [schema.TOKENS])[schema.TOKENS]
         assert isinstance(found, Ragged)
         return found
 
-    def _dtype(self) -> np.dtype:
-        return np.dtype(self._columns.field(schema.TOKENS).type.value_type.to_pandas_dtype())
+    def _ids(self, values: np.ndarray) -> np.ndarray:
+        """Token ids as the format has them of integers as Parquet has them; read-only."""
+        dtype = self._columns.field(schema.TOKENS).type.value_type.to_pandas_dtype()
+        # Parquet's integers have 32 bits or more, those of uint32 stand for themselves.
+        ids = values.view(dtype) if values.itemsize == 4 and dtype == np.uint32 else values
+        ids = ids.astype(dtype, copy=False)
+        ids.setflags(write=False)
+        return ids
 
     def _intact(self, place: int) -> pa.Buffer:
         """The bytes of a row group, or of the footer, the last place."""

@@ -29,7 +29,7 @@ from pipeline.shard.parts import PartFiles, Row
 from pipeline.shard.prefetch import ahead
 from pipeline.shard.tables import FormatError, NotInSet
 
-_SPARE_GROUPS = 4
+_SPARE_GROUPS = 2
 
 
 class Reader(ABC):
@@ -293,7 +293,8 @@ class Reader(ABC):
 def _groups_of_a_step(manifest: Manifest) -> int:
     """How many row groups to keep decoded, so that a step's rows never decode one twice.
 
-    A step may begin inside a group; groups of the plan and of a CP plan are needed beside.
+    A step may begin inside a group; groups of the plan and of a CP plan are needed beside. Where a
+    row is a group there is nothing to keep, and what is not kept stays in the processor's cache.
     """
     rows = manifest.rows_per_group
     slots = max((segment.num_micro_batches for segment in manifest.segments), default=1)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.shard import schema
+from pipeline.shard.blocks import Blocks
 from pipeline.shard.byte_files import as_path, is_remote
 from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.manifest import Manifest, load_manifest
@@ -84,6 +85,7 @@ class PlanReader(Reader):
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest)
+        self._blocks = Blocks()
         self._intact: set[tuple[int, int]] = set()
         """Source and part of the token parts whose blocks have been checked."""
         self._stores = [
@@ -98,7 +100,7 @@ class PlanReader(Reader):
         row = self._plan_row(step, slot)
         cu_seqlens, source = row.list_of("cu_seqlens"), row.list_of("source")
         doc_id, start, stop = (row.list_of(name) for name in ("doc_id", "doc_start", "doc_stop"))
-        tokens = np.empty(cu_seqlens[-1], self.manifest.dtype)
+        tokens = self._blocks.take((int(cu_seqlens[-1]),), self.manifest.dtype)
         last_labels = np.empty(len(source), np.int64)
         segment = self.manifest.segment_of(step)
         for index in sorted(set(source.tolist())):
