@@ -7,7 +7,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jobs.bench import balance, build, huge, machine, memory, orders, packing, search, table2
+from jobs.bench import (
+    balance,
+    build,
+    huge,
+    machine,
+    memory,
+    orders,
+    packing,
+    reader,
+    search,
+    table2,
+)
 
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "packing": packing.run,
@@ -19,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "build": build.run,
     "memory": memory.run,
     "huge": huge.run,
+    "reader": reader.run,
 }
 
 
