@@ -7,7 +7,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jobs.bench import balance, build, cp, huge, machine, memory, orders, packing, search, table2
+from jobs.bench import (
+    balance,
+    build,
+    cp,
+    huge,
+    machine,
+    memory,
+    orders,
+    packing,
+    reader,
+    search,
+    table2,
+)
 
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "packing": packing.run,
@@ -20,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "build": build.run,
     "memory": memory.run,
     "huge": huge.run,
+    "reader": reader.run,
 }
 
 

@@ -168,6 +168,26 @@ def huge_table(rows: Rows) -> list[str]:
     return lines
 
 
+def reader_table(rows: Rows) -> list[str]:
+    """Ways of reading packed micro-batches; what failed says why."""
+    lines = [
+        "| S | ids | way | checks | M tokens/CPU s | M tokens/s | of the mmap | same |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        name = row["way"] + (f" ({row['package']})" if row["package"] else "")
+        start = f"| {row['context_length']:,} | {row['dtype']} | {name} | {row['checks']} |"
+        if row["failed"]:
+            lines.append(f"{start} {_words(row['failed'])} | | | |")
+            continue
+        share = "" if row["of_mmap"] is None else f"{row['of_mmap']:.2f}"
+        lines.append(
+            f"{start} {row['tokens_per_cpu_s'] / 1e6:,.0f} | {row['tokens_per_s'] / 1e6:,.0f} "
+            f"| {share} | {'yes' if row['same'] else 'no'} |"
+        )
+    return lines
+
+
 def peers_table(rows: Rows) -> list[str]:
     """Other tools and ours on one corpus; what failed says why."""
     lines = [
@@ -205,6 +225,7 @@ TABLES: dict[str, Table] = {
     "build": build_table,
     "memory": memory_table,
     "huge": huge_table,
+    "reader": reader_table,
     "peers": peers_table,
 }
 """The README's tables that are all that is shown of the results of the same name."""

@@ -69,7 +69,7 @@ def row_group_ranges(path: str | Path) -> list[ByteRange]:
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         columns = [row_group.column(i) for i in range(row_group.num_columns)]
-        offset = min(_first_page(column) for column in columns)
+        offset = min(first_page(column) for column in columns)
         if offset != end:
             raise ValueError(
                 f"{path}: row group {group} starts at byte {offset}, the one before ends at {end}; "
@@ -115,7 +115,8 @@ def content_sha256(source: str | Path | pq.ParquetFile | pa.Table) -> str:
     return digest.hexdigest()
 
 
-def _first_page(column: pq.ColumnChunkMetaData) -> int:
+def first_page(column: pq.ColumnChunkMetaData) -> int:
+    """Where a column chunk's pages begin in its file."""
     if column.has_dictionary_page and column.dictionary_page_offset is not None:
         return min(column.dictionary_page_offset, column.data_page_offset)
     return column.data_page_offset

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.shard.micro_batch import Chunks, Spans, boundaries, spans, token_chunks
+from pipeline.shard.micro_batch import Chunks, Spans, token_chunks
+from pipeline.shard.spans import boundaries, spans
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

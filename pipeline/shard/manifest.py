@@ -213,12 +213,15 @@ class Manifest:
 def load_manifest(directory: str | Path) -> Manifest:
     """Read and check manifest.json, and the step table it vouches for.
 
+    Args:
+        directory: a path; what `byte_files.as_path` makes of a URL will do.
+
     Raises:
         FormatError: a file is missing, its digest differs, or it is of another format or version.
     """
-    directory = Path(directory)
+    directory = Path(directory) if isinstance(directory, str) else directory
     path = directory / "manifest.json"
-    if not path.exists():
+    if not _exists(path):
         raise FormatError(
             "is missing: there is no finished set here; make one with: steelyard build "
             f"--config FILE --out {directory}",
@@ -246,6 +249,13 @@ def load_manifest(directory: str | Path) -> Manifest:
         raise FormatError(f"a field is missing or malformed: {error!r}", path=path) from error
     _check(manifest, steps, path)
     return manifest
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:  # an object store that cannot be reached
+        raise FormatError(f"cannot be read: {error}", path=path) from error
 
 
 def _parse(data: bytes, path: Path) -> dict[str, Any]:

@@ -13,16 +13,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.shard.blocks import Blocks
 from pipeline.shard.schema import NO_LABEL
+from pipeline.shard.spans import boundaries, fill_spans, spans, take_spans
+
+_BLOCKS = Blocks()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MicroBatch:
-    """One row of a shard.
+class PackedTokens:
+    """Pieces back to back: of a micro-batch all that a model needs.
 
-    `tokens` has the shape (tokens,) and the shards' own type; all further arrays have one entry a
-    piece, but `cu_seqlens`, which has one more. A piece is the tokens `doc_start` and after of
-    document `doc_id` of source `source`, in that source's pass `epoch`.
+    `tokens` has the shape (tokens,) and the shards' own type.
     """
 
     step: int
@@ -30,21 +32,14 @@ class MicroBatch:
     tokens: np.ndarray
     cu_seqlens: np.ndarray
     """int32, boundaries of the pieces: first 0, last = number of tokens."""
-    source: np.ndarray
-    epoch: np.ndarray
-    doc_id: np.ndarray
-    doc_start: np.ndarray
     last_labels: np.ndarray
     """int64: the document's token after each piece, or -100 where the document ends."""
-    num_targets: int
-    workload: int
 
     @cached_property
     def labels(self) -> np.ndarray:
         """The next token of each token's piece, -100 where there is none; int64, (tokens,)."""
         labels = np.empty(len(self.tokens), np.int64)
-        labels[:-1] = self.tokens[1:]
-        labels[self.cu_seqlens[1:] - 1] = self.last_labels
+        _fill_labels(labels, self.tokens, self.cu_seqlens, self.last_labels)
         return labels
 
     @cached_property
@@ -56,6 +51,22 @@ class MicroBatch:
     def max_seqlen(self) -> int:
         """Tokens of the longest piece."""
         return int(np.diff(self.cu_seqlens).max())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MicroBatch(PackedTokens):
+    """One row of a shard, and with its tokens where they come from.
+
+    The arrays have one entry a piece. A piece is the tokens `doc_start` and after of document
+    `doc_id` of source `source`, in that source's pass `epoch`.
+    """
+
+    source: np.ndarray
+    epoch: np.ndarray
+    doc_id: np.ndarray
+    doc_start: np.ndarray
+    num_targets: int
+    workload: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,7 +92,8 @@ class RankMicroBatch:
     `tokens`, `labels`, `position_ids` and `query_index` have one entry a local token, `key_index`
     one a key that some local chunk needs: for each chunk in turn the keys `[0, stop)` of its piece.
     Both indexes are places in the whole micro-batch, so that gathered keys are
-    `all_keys[key_index]` when `all_keys` is in micro-batch order. All int64.
+    `all_keys[key_index]` when `all_keys` is in micro-batch order; they are made when first asked
+    for, since degree 1 and ranks that exchange keys need none. All int64.
     """
 
     step: int
@@ -91,14 +103,24 @@ class RankMicroBatch:
     tokens: np.ndarray
     labels: np.ndarray
     position_ids: np.ndarray
-    query_index: np.ndarray
-    key_index: np.ndarray
+    query_starts: np.ndarray
+    """int64, (chunks,): where each chunk's queries begin in the whole micro-batch."""
+    key_starts: np.ndarray
+    """int64, (chunks,): where its piece, so its keys, begin there."""
     cu_seqlens_q: np.ndarray
     """int32, (chunks + 1,): boundaries of the chunks among the local tokens."""
     cu_seqlens_k: np.ndarray
     """int32, (chunks + 1,): boundaries of the chunks' keys in `key_index`."""
     max_seqlen_q: int
     max_seqlen_k: int
+
+    @cached_property
+    def query_index(self) -> np.ndarray:
+        return spans(self.query_starts, np.diff(self.cu_seqlens_q))
+
+    @cached_property
+    def key_index(self) -> np.ndarray:
+        return spans(self.key_starts, np.diff(self.cu_seqlens_k))
 
     @property
     def num_targets(self) -> int:
@@ -147,7 +169,7 @@ def token_chunks(
 
 
 def rank_view(
-    micro_batch: MicroBatch, cp_row: Chunks | None, cp_rank: int, cp_size: int
+    micro_batch: PackedTokens, cp_row: Chunks | None, cp_rank: int, cp_size: int
 ) -> RankMicroBatch:
     """The part of a micro-batch that belongs to a context-parallel rank, in the plan's order.
 
@@ -162,42 +184,73 @@ def rank_view(
     Raises:
         ValueError: the rank does not exist, or the row is missing.
     """
+    if cp_size == 1 and cp_rank == 0:
+        return _whole_view(micro_batch)
     chunks = token_chunks(micro_batch.cu_seqlens, cp_row, cp_rank, cp_size)
     mine = chunks.take(chunks.cp_rank == cp_rank)
-    base, start, stop = micro_batch.cu_seqlens[mine.piece].astype(np.int64), mine.start, mine.stop
-    query_index = spans(base + start, stop - start)
+    start, stop = mine.start, mine.stop
+    key_starts = micro_batch.cu_seqlens[mine.piece].astype(np.int64)
+    query_starts = key_starts + start
+    cu_seqlens_q = boundaries(stop - start)
+    tokens, labels, position_ids = _BLOCKS.take((3, int(cu_seqlens_q[-1])), "int64")
+    take_spans(micro_batch.tokens, query_starts, stop - start, tokens)
+    _fill_labels(labels, tokens, cu_seqlens_q, _labels_at_stop(micro_batch, mine))
+    fill_spans(position_ids, start, stop - start)
     return RankMicroBatch(
         step=micro_batch.step,
         slot=micro_batch.slot,
         cp_rank=cp_rank,
         cp_size=cp_size,
-        tokens=micro_batch.tokens[query_index].astype(np.int64),
-        labels=micro_batch.labels[query_index],
-        position_ids=spans(start, stop - start),
-        query_index=query_index,
-        key_index=spans(base, stop),
-        cu_seqlens_q=boundaries(stop - start),
+        tokens=tokens,
+        labels=labels,
+        position_ids=position_ids,
+        query_starts=query_starts,
+        key_starts=key_starts,
+        cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=boundaries(stop),
         max_seqlen_q=int((stop - start).max(initial=0)),
         max_seqlen_k=int(stop.max(initial=0)),
     )
 
 
-def spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The integers of each span `[start, start + length)`, one span after the other; int64.
+def _whole_view(micro_batch: PackedTokens) -> RankMicroBatch:
+    """The view of the only rank: its chunks are the pieces."""
+    cu_seqlens = micro_batch.cu_seqlens
+    lengths = cu_seqlens[1:] - cu_seqlens[:-1]
+    starts = cu_seqlens[:-1].astype(np.int64)
+    tokens, labels, position_ids = _BLOCKS.take((3, len(micro_batch.tokens)), "int64")
+    tokens[:] = micro_batch.tokens
+    _fill_labels(labels, tokens, cu_seqlens, micro_batch.last_labels)
+    fill_spans(position_ids, np.zeros_like(starts), lengths)
+    longest = int(lengths.max())
+    return RankMicroBatch(
+        step=micro_batch.step,
+        slot=micro_batch.slot,
+        cp_rank=0,
+        cp_size=1,
+        tokens=tokens,
+        labels=labels,
+        position_ids=position_ids,
+        query_starts=starts,
+        key_starts=starts,
+        cu_seqlens_q=cu_seqlens.copy(),
+        cu_seqlens_k=cu_seqlens.copy(),
+        max_seqlen_q=longest,
+        max_seqlen_k=longest,
+    )
 
-    Example:
-        >>> spans(np.array([7, 2]), np.array([2, 3]))
-        array([7, 8, 2, 3, 4])
-    """
-    lengths = lengths.astype(np.int64)
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+
+def _fill_labels(
+    labels: np.ndarray, tokens: np.ndarray, cu_seqlens: np.ndarray, last_labels: np.ndarray
+) -> None:
+    """Each token's next one; at the end of each part that `cu_seqlens` bounds, its last label."""
+    labels[:-1] = tokens[1:]
+    labels[cu_seqlens[1:] - 1] = last_labels
 
 
-def boundaries(lengths: np.ndarray) -> np.ndarray:
-    """Spans of these lengths laid end to end: int32, one more entry than spans, first 0."""
-    cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=cu_seqlens[1:])
-    return cu_seqlens
+def _labels_at_stop(micro_batch: PackedTokens, chunks: Spans) -> np.ndarray:
+    """The label of each chunk's last token: the piece's token at `stop`, or its last label."""
+    place = micro_batch.cu_seqlens[chunks.piece] + chunks.stop
+    ends = place == micro_batch.cu_seqlens[chunks.piece + 1]
+    inside = micro_batch.tokens[np.where(ends, 0, place)]
+    return np.where(ends, micro_batch.last_labels[chunks.piece], inside.astype(np.int64))

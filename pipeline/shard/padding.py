@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.shard.micro_batch import Chunks, MicroBatch, boundaries, spans
+from pipeline.shard.micro_batch import Chunks, PackedTokens
 from pipeline.shard.schema import NO_LABEL
+from pipeline.shard.spans import boundaries, spans
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,7 +50,7 @@ class PaddedMicroBatch:
 
 
 def padded_view(
-    micro_batch: MicroBatch,
+    micro_batch: PackedTokens,
     cp_row: Chunks | None,
     cp_rank: int,
     cp_size: int,

@@ -1,12 +1,13 @@
 """Part files of the plan, the shards and the CP plans, every byte checked before it is decoded.
 
-A part is mapped. Its footer is hashed when it is opened, a row group when it is first read; the
-digests come from row_groups.parquet. A few decoded row groups are kept, so that the slots of one
-step do not decode their group again and again.
+A local part is mapped, of a remote one ranges are fetched. Its footer is hashed when it is opened,
+a row group when it is first read; the digests come from row_groups.parquet. What a row group holds
+is decoded once for all its rows, and only the columns that are asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,11 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.shard import schema
+from pipeline.shard.byte_files import FileBytes, open_bytes
 from pipeline.shard.digests import ByteRange, xxh3_128
+from pipeline.shard.pages import flat_values
 from pipeline.shard.tables import FormatError, check_columns, read_table
 
 _OPEN_PARTS = 8
-_DECODED_GROUPS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,26 +37,50 @@ class Ragged:
 Column: TypeAlias = np.ndarray | Ragged | list[str]
 
 
+class RowGroup:
+    """The columns of a row group whose bytes are intact, each decoded when first asked for.
+
+    Tokens come alone, and what is said about a micro-batch together, since ranks need the one and
+    not the other; all else comes at once.
+    """
+
+    def __init__(
+        self, names: list[str], decode: Callable[[RowGroup, list[str]], dict[str, Column]]
+    ) -> None:
+        self._kinds = [[name for name in names if _kind(name) == kind] for kind in range(3)]
+        self._decode = decode
+        self._columns: dict[str, Column] = {}
+
+    def column(self, name: str) -> Column:
+        if name not in self._columns:
+            self._columns |= self._decode(self, self._kinds[_kind(name)])
+        return self._columns[name]
+
+
+def _kind(name: str) -> int:
+    return 2 if name == schema.TOKENS else 1 if name in schema.ABOUT else 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One row of a decoded row group."""
+    """One row of a row group."""
 
-    columns: dict[str, Column]
+    group: RowGroup
     index: int
 
     def list_of(self, name: str) -> np.ndarray:
         """A list column's values, a read-only view."""
-        column = self.columns[name]
+        column = self.group.column(name)
         assert isinstance(column, Ragged)
         return column.values[column.offsets[self.index] : column.offsets[self.index + 1]]
 
     def integer(self, name: str) -> int:
-        column = self.columns[name]
+        column = self.group.column(name)
         assert isinstance(column, np.ndarray)
         return int(column[self.index])
 
     def text(self, name: str) -> str:
-        column = self.columns[name]
+        column = self.group.column(name)
         assert isinstance(column, list)
         return column[self.index]
 
@@ -65,47 +91,52 @@ class PartFiles:
     Args:
         directory: the set's directory.
         row_groups_sha256: digest of row_groups.parquet, from the manifest.
+        dtype: of the tokens, "uint16" or "uint32".
+        kept_groups: row groups that stay decoded.
 
     Raises:
         FormatError: row_groups.parquet is damaged.
     """
 
-    def __init__(self, directory: Path, row_groups_sha256: str) -> None:
+    def __init__(
+        self, directory: Path, row_groups_sha256: str, *, dtype: str, kept_groups: int
+    ) -> None:
         table = read_table(
             directory / "row_groups.parquet", schema.ROW_GROUPS, sha256=row_groups_sha256
         )
         self._directory = directory
+        self._dtype = dtype
         self._table = table
         self._starts = _path_starts(table)
         self._part = lru_cache(_OPEN_PARTS)(self._open_part)
-        self._group = lru_cache(_DECODED_GROUPS)(self._decode)
+        self._group = lru_cache(kept_groups)(self._open_group)
 
-    def row(self, path: str, row: int, columns: pa.Schema) -> Row:
+    def row(self, path: str, row: int) -> Row:
         """One row of a part.
 
         Args:
             path: the part, as row_groups.parquet names it.
             row: counted from the start of the part.
-            columns: what the format says of this kind of part.
 
         Raises:
             FormatError: the file is missing or damaged; names the row group where one is known.
         """
-        part = self._part(path, columns)
+        part = self._part(path)
         if not 0 <= row < part.first_rows[-1]:
             raise FormatError(f"has {part.first_rows[-1]} rows, needs row {row}", path=part.path)
         group = int(np.searchsorted(part.first_rows, row, side="right")) - 1
-        return Row(self._group(path, group, columns), row - int(part.first_rows[group]))
+        return Row(self._group(path, group), row - int(part.first_rows[group]))
 
-    def _open_part(self, path: str, columns: pa.Schema) -> _Part:
+    def _open_part(self, path: str) -> _Part:
         if path not in self._starts:
             raise FormatError(f"does not list {path}", path=self._directory / "row_groups.parquet")
         start, stop = self._starts[path]
         ranges, digests = _ranges(self._table.slice(start, stop - start))
+        columns = schema.part_schema(path, self._dtype)
         return _Part(self._directory / path, columns, ranges, digests)
 
-    def _decode(self, path: str, group: int, columns: pa.Schema) -> dict[str, Column]:
-        return self._part(path, columns).decode(group)
+    def _open_group(self, path: str, group: int) -> RowGroup:
+        return self._part(path).open_group(group)
 
 
 class _Part:
@@ -118,45 +149,88 @@ class _Part:
         self._ranges, self._digests = ranges, digests
         footer = ranges[-1]
         try:
-            with pa.memory_map(str(path)) as mapped:
-                self._buffer = mapped.read_buffer()
+            self._bytes: FileBytes = open_bytes(path)
         except OSError as error:
             raise FormatError(f"cannot be read: {error}", path=path) from error
-        if self._buffer.size != footer.offset + footer.length:
+        if self._bytes.size != footer.offset + footer.length:
             raise FormatError(
-                f"has {self._buffer.size} bytes, row_groups.parquet says "
+                f"has {self._bytes.size} bytes, row_groups.parquet says "
                 f"{footer.offset + footer.length}; the file is truncated or was exchanged",
                 path=path,
             )
-        self._check(len(ranges) - 1)
+        content = self._intact(len(ranges) - 1)
         try:
-            self._file = pq.ParquetFile(pa.BufferReader(self._buffer))
+            self._metadata = pq.read_metadata(pa.BufferReader(content))
+            found = self._metadata.schema.to_arrow_schema()
         except pa.ArrowException as error:
             raise FormatError(f"is not Parquet: {error}", path=path) from error
-        check_columns(self._file.schema_arrow, columns, path)
-        if self._file.num_row_groups != len(ranges) - 1:
+        check_columns(found, columns, path)
+        self._columns = columns
+        self._file = pq.ParquetFile(self._bytes.source, metadata=self._metadata)
+        groups = self._metadata.num_row_groups
+        if groups != len(ranges) - 1:
             raise FormatError(
-                f"has {self._file.num_row_groups} row groups, row_groups.parquet lists "
-                f"{len(ranges) - 1}",
-                path=path,
+                f"has {groups} row groups, row_groups.parquet lists {len(ranges) - 1}", path=path
             )
-        rows = [self._file.metadata.row_group(group).num_rows for group in range(len(ranges) - 1)]
+        rows = [self._metadata.row_group(group).num_rows for group in range(groups)]
         self.first_rows = np.cumsum([0, *rows])
 
-    def decode(self, group: int) -> dict[str, Column]:
-        """A row group's columns, after its bytes were found intact."""
-        self._check(group)
-        try:
-            table = self._file.read_row_group(group, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise FormatError(
-                f"cannot be decoded: {error}", path=self.path, row_group=group
-            ) from error
-        return {name: _column(table.column(name), self.path, group) for name in table.column_names}
+    def open_group(self, group: int) -> RowGroup:
+        """A row group, after its bytes were found intact."""
+        data = self._intact(group)
 
-    def _check(self, place: int) -> None:
+        def decode(row_group: RowGroup, names: list[str]) -> dict[str, Column]:
+            try:
+                if names == [schema.TOKENS]:
+                    return {schema.TOKENS: self._tokens(group, data, row_group)}
+                return self._read(group, data, names)
+            except (pa.ArrowException, OSError) as error:
+                raise FormatError(
+                    f"cannot be decoded: {error}", path=self.path, row_group=group
+                ) from error
+
+        return RowGroup(self._columns.names, decode)
+
+    def _read(self, group: int, data: pa.Buffer, names: list[str]) -> dict[str, Column]:
+        """Columns of a row group as the Parquet library decodes them."""
+        self._bytes.show(data, self._ranges[group].offset)
+        table = self._file.read_row_group(group, columns=names, use_threads=False)
+        return {name: _column(table.column(name), self.path, group) for name in names}
+
+    def _tokens(self, group: int, data: pa.Buffer, row_group: RowGroup) -> Ragged:
+        """The tokens of a row group; where its rows begin follows from `cu_seqlens`."""
+        place = self._columns.get_field_index(schema.TOKENS)
+        chunk = self._metadata.row_group(group).column(place)
+        values = flat_values(data, self._ranges[group].offset, chunk)
+        bounds = row_group.column("cu_seqlens")
+        assert isinstance(bounds, Ragged)
+        if values is not None and np.all(np.diff(bounds.offsets) > 0):
+            ends = np.cumsum(bounds.values[bounds.offsets[1:] - 1], dtype=np.int64)
+            if ends[-1] == len(values):
+                return Ragged(self._ids(values), np.concatenate([[0], ends]))
+        found = self._read(group, data, [schema.TOKENS])[schema.TOKENS]
+        assert isinstance(found, Ragged)
+        return found
+
+    def _ids(self, values: np.ndarray) -> np.ndarray:
+        """Token ids as the format has them of integers as Parquet has them; read-only."""
+        dtype = self._columns.field(schema.TOKENS).type.value_type.to_pandas_dtype()
+        # Parquet's integers have 32 bits or more, those of uint32 stand for themselves.
+        ids = values.view(dtype) if values.itemsize == 4 and dtype == np.uint32 else values
+        ids = ids.astype(dtype, copy=False)
+        ids.setflags(write=False)
+        return ids
+
+    def _intact(self, place: int) -> pa.Buffer:
+        """The bytes of a row group, or of the footer, the last place."""
         group, offset, length = self._ranges[place]
-        found = xxh3_128(memoryview(self._buffer)[offset : offset + length])
+        try:
+            data = self._bytes.read(offset, length)
+        except OSError as error:
+            raise FormatError(
+                f"cannot be read: {error}", path=self.path, row_group=group
+            ) from error
+        found = xxh3_128(memoryview(data))
         if found != self._digests[place]:
             raise FormatError(
                 f"its XXH3-128 is {found}, row_groups.parquet says {self._digests[place]}; the "
@@ -164,6 +238,7 @@ class _Part:
                 path=self.path,
                 row_group=group,
             )
+        return data
 
 
 def _path_starts(table: pa.Table) -> dict[str, tuple[int, int]]:
@@ -187,7 +262,8 @@ def _column(column: pa.ChunkedArray, path: Path, group: int) -> Column:
         raise FormatError("holds a null", path=path, row_group=group)
     if pa.types.is_list(array.type):
         offsets = array.offsets.to_numpy()
-        return Ragged(array.flatten().to_numpy(), offsets - offsets[0])
+        values = array.values.to_numpy()
+        return Ragged(values[offsets[0] : offsets[-1]], offsets - offsets[0])
     if pa.types.is_string(array.type):
         return array.to_pylist()
     return array.to_numpy()

@@ -9,18 +9,27 @@ from __future__ import annotations
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
-import pyarrow as pa
 
 from packer.orders import slots_of_rank
 from pipeline.shard import schema
 from pipeline.shard.exchange import RankExchange, rank_exchange
 from pipeline.shard.manifest import Manifest
-from pipeline.shard.micro_batch import Chunks, MicroBatch, RankMicroBatch, rank_view
+from pipeline.shard.micro_batch import (
+    Chunks,
+    MicroBatch,
+    PackedTokens,
+    RankMicroBatch,
+    rank_view,
+)
 from pipeline.shard.padding import PaddedMicroBatch, padded_view
 from pipeline.shard.parts import PartFiles, Row
+from pipeline.shard.prefetch import ahead
 from pipeline.shard.tables import FormatError, NotInSet
+
+_SPARE_GROUPS = 2
 
 
 class Reader(ABC):
@@ -33,7 +42,14 @@ class Reader(ABC):
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         digest = str(manifest.digests.get("row_groups.parquet"))
-        self._parts = PartFiles(manifest.directory, digest)
+        self._parts = PartFiles(
+            manifest.directory,
+            digest,
+            dtype=manifest.dtype,
+            kept_groups=_groups_of_a_step(manifest),
+        )
+
+        self._place = lru_cache(maxsize=64)(self._find)
 
     @property
     def num_steps(self) -> int:
@@ -47,6 +63,10 @@ class Reader(ABC):
             NotInSet: no such step or slot.
             FormatError: the bytes that hold it are damaged; names the file and the row group.
         """
+
+    @abstractmethod
+    def _packed(self, step: int, slot: int) -> PackedTokens:
+        """As `micro_batch`, without where its tokens come from."""
 
     def micro_batches(
         self, step: int, *, dp_rank: int, dp_size: int, cp_rank: int = 0, cp_size: int = 1
@@ -67,6 +87,55 @@ class Reader(ABC):
         slots = self._slots(step, dp_rank=dp_rank, dp_size=dp_size)
         self._check_cp(cp_rank, cp_size)
         return (self._view(step, slot, cp_rank, cp_size) for slot in slots)
+
+    def batches(
+        self,
+        first_step: int = 0,
+        *,
+        dp_rank: int,
+        dp_size: int,
+        cp_rank: int = 0,
+        cp_size: int = 1,
+        prefetch: int = 2,
+    ) -> Iterator[RankMicroBatch]:
+        """All that a rank runs from a step on to the last, step by step as `micro_batches` has it.
+
+        A thread reads ahead, with a reader of its own, so that this one may be used meanwhile. It
+        starts with the first micro-batch and ends with the iterator, also where that is dropped.
+
+        Args:
+            first_step: where to begin, all the state of a run; `num_steps` gives nothing.
+            dp_rank: 0 <= dp_rank < dp_size.
+            dp_size: must divide the number of micro-batches of all these steps.
+            cp_rank: 0 <= cp_rank < cp_size.
+            cp_size: 1, or a degree that has a plan.
+            prefetch: micro-batches that are ready ahead, one more is in the making; 0 for none, and
+                no thread.
+
+        Raises:
+            NotInSet: a step, rank or size that this set does not allow; before the first
+                micro-batch.
+            FormatError: damaged bytes; in place of the micro-batch that needs them.
+        """
+        if not 0 <= first_step <= self.num_steps:
+            raise NotInSet(
+                f"step {first_step} is not in 0..{self.num_steps} of {self.manifest.directory}"
+            )
+        if prefetch < 0:
+            raise ValueError(f"prefetch is {prefetch}, must be 0 or more")
+        for segment in self.manifest.segments:
+            if segment.stop_step > first_step and segment.steps:
+                self._slots(segment.first_step, dp_rank=dp_rank, dp_size=dp_size)
+        self._check_cp(cp_rank, cp_size)
+        reader = type(self)(self.manifest) if prefetch else self
+        found = (
+            batch
+            for step in range(first_step, self.num_steps)
+            for batch in reader.micro_batches(
+                step, dp_rank=dp_rank, dp_size=dp_size, cp_rank=cp_rank, cp_size=cp_size
+            )
+        )
+        return ahead(found, prefetch) if prefetch else found
 
     def padded_micro_batches(
         self,
@@ -94,7 +163,7 @@ class Reader(ABC):
         self._check_cp(cp_rank, cp_size)
         return (
             padded_view(
-                self.micro_batch(step, slot),
+                self._packed(step, slot),
                 self._cp_row(step, slot, cp_size),
                 cp_rank,
                 cp_size,
@@ -148,7 +217,7 @@ class Reader(ABC):
             FormatError: damaged bytes.
         """
         self._check_cp(0, cp_size)
-        row = self._row(f"cp={cp_size}", step, slot, schema.CP_PLAN)
+        row = self._row(f"cp={cp_size}", step, slot)
         return Chunks(
             cp_rank=row.list_of("cp_rank"),
             piece=row.list_of("piece"),
@@ -161,7 +230,7 @@ class Reader(ABC):
 
     def _view(self, step: int, slot: int, cp_rank: int, cp_size: int) -> RankMicroBatch:
         row = self._cp_row(step, slot, cp_size)
-        return rank_view(self.micro_batch(step, slot), row, cp_rank, cp_size)
+        return rank_view(self._packed(step, slot), row, cp_rank, cp_size)
 
     def _cp_row(self, step: int, slot: int, cp_size: int) -> Chunks | None:
         return None if cp_size == 1 else self.chunks(step, slot, cp_size)
@@ -196,25 +265,38 @@ class Reader(ABC):
 
     def _plan_row(self, step: int, slot: int) -> Row:
         """A row that has `cu_seqlens`, from the cheapest file at hand."""
-        return self._row("plan", step, slot, schema.PLAN)
+        return self._row("plan", step, slot)
 
-    def _row(self, folder: str, step: int, slot: int, columns: pa.Schema) -> Row:
+    def _row(self, folder: str, step: int, slot: int) -> Row:
         """The row of a micro-batch in `folder`, whose parts have the plan's rows in its order."""
-        manifest = self.manifest
-        segment = manifest.segment_of(step)
-        if not 0 <= slot < segment.num_micro_batches:
-            raise NotInSet(
-                f"slot {slot} is not in 0..{segment.num_micro_batches - 1} of step {step}"
-            )
-        part = manifest.part_of(step)
-        place = (step - manifest.first_step_of(part)) * segment.num_micro_batches + slot
-        path = f"{folder}/{schema.part_name(part)}.parquet"
-        row = self._parts.row(path, place, columns)
+        num_micro_batches, part, first = self._place(step)
+        if not 0 <= slot < num_micro_batches:
+            raise NotInSet(f"slot {slot} is not in 0..{num_micro_batches - 1} of step {step}")
+        place = (step - first) * num_micro_batches + slot
+        path = f"{folder}/{part}.parquet"
+        row = self._parts.row(path, place)
         found = (row.integer("step"), row.integer("slot"))
         if found != (step, slot):
             raise FormatError(
                 f"row {place} is step {found[0]}, slot {found[1]}, must be step {step}, "
                 f"slot {slot}",
-                path=manifest.directory / path,
+                path=self.manifest.directory / path,
             )
         return row
+
+    def _find(self, step: int) -> tuple[int, str, int]:
+        """A step's number of micro-batches, the name of its part, and that part's first step."""
+        part = self.manifest.part_of(step)
+        num_micro_batches = self.manifest.segment_of(step).num_micro_batches
+        return num_micro_batches, schema.part_name(part), self.manifest.first_step_of(part)
+
+
+def _groups_of_a_step(manifest: Manifest) -> int:
+    """How many row groups to keep decoded, so that a step's rows never decode one twice.
+
+    A step may begin inside a group; groups of the plan and of a CP plan are needed beside. Where a
+    row is a group there is nothing to keep, and what is not kept stays in the processor's cache.
+    """
+    rows = manifest.rows_per_group
+    slots = max((segment.num_micro_batches for segment in manifest.segments), default=1)
+    return _SPARE_GROUPS + (0 if rows == 1 else -(-slots // rows) + 1)

@@ -6,14 +6,18 @@ points into. Both give the same micro-batches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.shard import schema
+from pipeline.shard.blocks import Blocks
+from pipeline.shard.byte_files import as_path, is_remote
 from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.manifest import Manifest, load_manifest
-from pipeline.shard.micro_batch import MicroBatch, spans
+from pipeline.shard.micro_batch import MicroBatch, PackedTokens
 from pipeline.shard.parts import Row
 from pipeline.shard.rank_reader import Reader
 from pipeline.shard.tables import FormatError, read_bytes
@@ -25,40 +29,55 @@ __all__ = ["PlanReader", "Reader", "ShardReader", "open_plan", "open_shards"]
 def open_shards(directory: str | Path) -> Reader:
     """Micro-batches from the shards of a finished directory.
 
+    Args:
+        directory: a path, or a URL of an object store (`s3://bucket/set?region=..`), of which
+            only row groups that are needed are fetched, each in one request.
+
     Raises:
         FormatError: the manifest or a table beside it is damaged, or newer than this program.
     """
-    return ShardReader(load_manifest(directory))
+    return ShardReader(load_manifest(as_path(directory)))
 
 
 def open_plan(directory: str | Path) -> Reader:
     """Micro-batches from the plan and the token stores; needs no shards.
 
-    Slower than `open_shards`: each piece is a read of its own, and a token part is hashed whole
-    when it is first read from.
+    Nothing is decompressed, so from memory it is faster than `open_shards`; from disk slower, since
+    each piece is a read of its own, and a token part is hashed whole when it is first read from.
 
     Raises:
         FormatError: as `open_shards`; also a token store that is missing or another one.
         StoreError: a table of a token store is damaged.
     """
-    return PlanReader(load_manifest(directory))
+    path = as_path(directory)
+    if is_remote(path):
+        raise FormatError(
+            "is a URL; a plan is read over local token stores only: copy it and the stores, or use "
+            "open_shards",
+            path=path,
+        )
+    return PlanReader(load_manifest(path))
 
 
 class ShardReader(Reader):
     """Tokens from `shards/`."""
 
-    def __init__(self, manifest: Manifest) -> None:
-        super().__init__(manifest)
-        self._columns = schema.shard_schema(manifest.dtype)
-
     def micro_batch(self, step: int, slot: int) -> MicroBatch:
-        row = self._row("shards", step, slot, self._columns)
-        return _micro_batch(
-            row, tokens=row.list_of("tokens"), last_labels=row.list_of("last_labels")
+        row = self._row("shards", step, slot)
+        return _micro_batch(row, self._packed(step, slot))
+
+    def _packed(self, step: int, slot: int) -> PackedTokens:
+        row = self._row("shards", step, slot)
+        return PackedTokens(
+            step=step,
+            slot=slot,
+            tokens=row.list_of(schema.TOKENS),
+            cu_seqlens=row.list_of("cu_seqlens"),
+            last_labels=row.list_of("last_labels"),
         )
 
     def _plan_row(self, step: int, slot: int) -> Row:
-        return self._row("shards", step, slot, self._columns)
+        return self._row("shards", step, slot)
 
 
 class PlanReader(Reader):
@@ -66,67 +85,69 @@ class PlanReader(Reader):
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest)
-        self._stores = [_open_store(manifest, index) for index in range(len(manifest.sources))]
+        self._blocks = Blocks()
         self._intact: set[tuple[int, int]] = set()
         """Source and part of the token parts whose blocks have been checked."""
+        self._stores = [
+            _open_store(manifest, index, partial(self._check_part, index))
+            for index in range(len(manifest.sources))
+        ]
 
     def micro_batch(self, step: int, slot: int) -> MicroBatch:
+        return _micro_batch(self._plan_row(step, slot), self._packed(step, slot))
+
+    def _packed(self, step: int, slot: int) -> PackedTokens:
         row = self._plan_row(step, slot)
-        tokens, last_labels = self._gather(row)
-        return _micro_batch(row, tokens=tokens, last_labels=last_labels)
-
-    def _gather(self, row: Row) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids of a micro-batch, and each piece's last label."""
         cu_seqlens, source = row.list_of("cu_seqlens"), row.list_of("source")
-        tokens = np.empty(cu_seqlens[-1], self.manifest.dtype)
-        last_labels = np.full(len(source), schema.NO_LABEL, np.int64)
         doc_id, start, stop = (row.list_of(name) for name in ("doc_id", "doc_start", "doc_stop"))
-        segment = self.manifest.segment_of(row.integer("step"))
-        for index in np.unique(source):
-            store = self._stores[index]
+        tokens = self._blocks.take((int(cu_seqlens[-1]),), self.manifest.dtype)
+        last_labels = np.empty(len(source), np.int64)
+        segment = self.manifest.segment_of(step)
+        for index in sorted(set(source.tolist())):
             mine = np.flatnonzero(source == index)
-            self._check_blocks(int(index), doc_id[mine])
-            taken = np.minimum(store.lengths_of(doc_id[mine]), segment.most_taken(int(index)))
-            goes_on = stop[mine] < taken
-            ids = store.gather(doc_id[mine], start[mine], stop[mine] + goes_on)
-            lengths = stop[mine] - start[mine]
-            after = np.cumsum(lengths + goes_on) - 1  # the last id read of each piece
-            last_labels[mine[goes_on]] = ids[after[goes_on]]
-            kept = np.ones(len(ids), np.bool_)
-            kept[after[goes_on]] = False
-            tokens[spans(cu_seqlens[mine], lengths)] = ids[kept]
-        return tokens, last_labels
+            last_labels[mine] = self._stores[index].gather_labelled(
+                doc_id[mine],
+                start[mine],
+                stop[mine],
+                most_taken=segment.most_taken(index),
+                out=tokens,
+                place=cu_seqlens[mine],
+            )
+        return PackedTokens(
+            step=step, slot=slot, tokens=tokens, cu_seqlens=cu_seqlens, last_labels=last_labels
+        )
 
-    def _check_blocks(self, source: int, doc_id: np.ndarray) -> None:
-        """Check the token parts of these documents, each when it is first read from."""
-        store = self._stores[source]
-        for part in np.unique(store.part_of(doc_id)).tolist():
-            if (source, part) not in self._intact:
-                try:
-                    store.check_blocks(part)
-                except StoreError as error:
-                    path = store.part_path(part, "tokens")
-                    raise FormatError(f"is damaged: {error}", path=path) from error
-                self._intact.add((source, part))
+    def _check_part(self, source: int, store: TokenStore, part: int) -> None:
+        """Check a token part when it is first read from."""
+        if (source, part) in self._intact:
+            return
+        try:
+            store.check_blocks(part)
+        except StoreError as error:
+            path = store.part_path(part, "tokens")
+            raise FormatError(f"is damaged: {error}", path=path) from error
+        self._intact.add((source, part))
 
 
-def _micro_batch(row: Row, *, tokens: np.ndarray, last_labels: np.ndarray) -> MicroBatch:
+def _micro_batch(row: Row, packed: PackedTokens) -> MicroBatch:
     return MicroBatch(
-        step=row.integer("step"),
-        slot=row.integer("slot"),
-        tokens=tokens,
-        cu_seqlens=row.list_of("cu_seqlens"),
+        step=packed.step,
+        slot=packed.slot,
+        tokens=packed.tokens,
+        cu_seqlens=packed.cu_seqlens,
+        last_labels=packed.last_labels,
         source=row.list_of("source"),
         epoch=row.list_of("epoch"),
         doc_id=row.list_of("doc_id"),
         doc_start=row.list_of("doc_start"),
-        last_labels=last_labels,
         num_targets=row.integer("num_targets"),
         workload=row.integer("workload"),
     )
 
 
-def _open_store(manifest: Manifest, index: int) -> TokenStore:
+def _open_store(
+    manifest: Manifest, index: int, on_open: Callable[[TokenStore, int], None]
+) -> TokenStore:
     source, path = manifest.sources[index], manifest.store_path(index)
     identity = path / "source.json"
     if sha256_bytes(read_bytes(identity)) != source.store_sha256:
@@ -135,4 +156,4 @@ def _open_store(manifest: Manifest, index: int) -> TokenStore:
             f"SHA-256 is not {source.store_sha256}",
             path=identity,
         )
-    return TokenStore(path)
+    return TokenStore(path, on_open=on_open)

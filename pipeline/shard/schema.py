@@ -14,6 +14,11 @@ NO_LABEL = -100
 """The label of a token without one: a document's last."""
 BLOCK_BYTES = 65_536
 """Bytes of a token part that one digest covers."""
+TOKENS = "tokens"
+ABOUT = (
+    "source", "epoch", "doc_id", "doc_start", "doc_stop", "position", "num_targets", "workload"
+)  # fmt: skip
+"""Columns of plan and shards that say what a micro-batch is; a rank can run it without them."""
 TOKEN_TYPES = {"uint16": pa.uint16(), "uint32": pa.uint32()}
 
 INPUTS = pa.schema({"path": pa.string(), "bytes": pa.int64(), "xxh3_128": pa.string()})
@@ -144,3 +149,11 @@ def part_index(*, metadata: bool) -> pa.Schema:
 def part_name(part: int) -> str:
     """The name of a numbered part, without an ending: at least five digits."""
     return f"{part:05d}"
+
+
+def part_schema(path: str, dtype: str) -> pa.Schema:
+    """The columns of a part file, by its path below the set's directory."""
+    folder = path.partition("/")[0]
+    if folder == "shards":
+        return shard_schema(dtype)
+    return PLAN if folder == "plan" else CP_PLAN

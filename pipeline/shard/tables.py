@@ -45,7 +45,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror}", path=path) from error
+        raise FormatError(f"cannot be read: {error.strerror or error}", path=path) from error
 
 
 def read_table(path: Path, columns: pa.Schema, sha256: str | None = None) -> pa.Table:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -18,31 +17,21 @@ import pyarrow.parquet as pq
 from packer.plan import Int64
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file, xxh3_128
+from pipeline.shard.store_tables import (
+    StoreError,
+    StoreParts,
+    file_bytes,
+    map_file,
+    read_identity,
+    read_parts,
+)
+
+__all__ = ["TABLES", "StoreError", "StoreParts", "TokenStore"]
 
 TABLES = ("inputs.parquet", "parts.parquet", "lengths.u32", "rejects.parquet")
-_OPEN_PARTS = 64
+_OPEN_PARTS = 1024
+_LONG_TOKENS = 256  # from this mean on, one piece after the other was measured to be faster
 _SHORT_TOKENS = 64  # below this mean, one indexed copy was measured to beat a copy a piece
-
-
-class StoreError(ValueError):
-    """A token store is not whole; the message names the file and, where known, the block."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoreParts:
-    """The columns of parts.parquet, (parts,) each; the part's number is the place."""
-
-    first_doc_id: Int64
-    documents: Int64
-    tokens: Int64
-    file: Int64
-    first_record: Int64
-    tokens_sha256: tuple[str, ...]
-    index_sha256: tuple[str, ...]
-    blocks_sha256: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.documents)
 
 
 class TokenStore:
@@ -53,14 +42,18 @@ class TokenStore:
 
     Args:
         directory: a finished store, `NAME-KEY/`.
+        on_open: called with the store and a part before tokens of the part are first mapped.
 
     Raises:
         StoreError: not a finished store of this version, or a small table has changed.
     """
 
-    def __init__(self, directory: Path):
+    def __init__(
+        self, directory: Path, *, on_open: Callable[[TokenStore, int], None] | None = None
+    ) -> None:
         self.directory = Path(directory)
-        self.identity = _read_identity(self.directory)
+        self._on_open = on_open
+        self.identity = read_identity(self.directory)
         self.name: str = self.identity["name"]
         self.key: str = self.identity["key"]
         self.documents: int = self.identity["documents"]
@@ -68,10 +61,10 @@ class TokenStore:
         self.dtype = np.dtype(self.identity["dtype"]).newbyteorder("<")
         self._check_table("inputs.parquet")
         self._check_table("parts.parquet")
-        self.parts = _read_parts(self.directory / "parts.parquet")
+        self.parts = read_parts(self.directory / "parts.parquet")
         if self.parts.documents.sum() != self.documents or self.parts.tokens.sum() != self.tokens:
             raise StoreError(f"{self.directory}: parts.parquet does not add up to source.json")
-        self.lengths = _map(self.directory / "lengths.u32", np.dtype("<u4"), self.documents)
+        self.lengths = map_file(self.directory / "lengths.u32", np.dtype("<u4"), self.documents)
         self._part_tokens = lru_cache(maxsize=_OPEN_PARTS)(self._map_part)
         self._part_index = lru_cache(maxsize=_OPEN_PARTS)(self._read_index)
 
@@ -113,22 +106,91 @@ class TokenStore:
             StoreError: a document or a range of tokens that the store does not have.
         """
         tokens = stop - start
+        ids = np.empty(int(tokens.sum()), self.dtype)
+        self._fill(doc_id, start, stop, ids, np.cumsum(tokens) - tokens)
+        return ids
+
+    def gather_labelled(
+        self,
+        doc_id: Int64,
+        start: Int64,
+        stop: Int64,
+        *,
+        most_taken: int,
+        out: np.ndarray,
+        place: np.ndarray,
+    ) -> Int64:
+        """As `gather`, into `out` from `place` on for each piece, in one pass over the parts.
+
+        Args:
+            doc_id: documents, int64, (pieces,).
+            start: first token of each piece in its document, int64, (pieces,).
+            stop: one past its last token, int64, (pieces,).
+            most_taken: tokens of a document that are in use; what follows is no label.
+            out: of the store's dtype; places that no piece goes to stay as they are.
+            place: where each piece goes, integers, (pieces,).
+
+        Returns:
+            the token after each piece, -100 where its document ends: int64, (pieces,).
+
+        Raises:
+            StoreError: as `gather`.
+        """
+        last_labels = np.full(len(doc_id), schema.NO_LABEL, np.int64)
+        if len(out) >= _LONG_TOKENS * len(doc_id):
+            self._fill_each(doc_id, start, stop, most_taken, out, place, last_labels)
+            return last_labels
+        for group, part, begin, end in self._fill(doc_id, start, stop, out, place):
+            goes_on = stop[group] < np.minimum(end - begin, most_taken)
+            after = (begin + stop[group])[goes_on]
+            last_labels[group[goes_on]] = self._part_tokens(part)[after]
+        return last_labels
+
+    def _fill_each(
+        self,
+        doc_id: Int64,
+        start: Int64,
+        stop: Int64,
+        most_taken: int,
+        out: np.ndarray,
+        place: np.ndarray,
+        last_labels: Int64,
+    ) -> None:
+        """`gather_labelled`, piece by piece: a few long pieces are spread over as many parts."""
+        part = self.part_of(doc_id)
+        row = doc_id - self.parts.first_doc_id[part]
+        columns = [column.tolist() for column in (part, row, start, stop, place)]
+        for piece, (number, in_part, first, last, at) in enumerate(zip(*columns, strict=True)):
+            offsets, source = self._part_index(number), self._part_tokens(number)
+            begin, end = int(offsets[in_part]), int(offsets[in_part + 1])
+            if not 0 <= first <= last <= end - begin:
+                self._refuse(doc_id[piece], first, last, end - begin)
+            out[at : at + last - first] = source[begin + first : begin + last]
+            if last < min(end - begin, most_taken):
+                last_labels[piece] = source[begin + last]
+
+    def _fill(
+        self, doc_id: Int64, start: Int64, stop: Int64, out: np.ndarray, place: np.ndarray
+    ) -> list[tuple[Int64, int, Int64, Int64]]:
+        """Copy pieces to their places in `out`; where they were found, as `_by_part` says it."""
+        tokens = stop - start
         found = list(self._by_part(doc_id))
         for group, _, begin, end in found:
             length = end - begin
             wrong = (start[group] < 0) | (tokens[group] < 0) | (stop[group] > length)
-            for place in np.flatnonzero(wrong)[:1]:
-                piece = group[place]
-                raise StoreError(
-                    f"{self.directory}: tokens {start[piece]} to {stop[piece]} of document "
-                    f"{doc_id[piece]} were asked for; it has {length[place]}"
-                )
-        place = np.cumsum(tokens) - tokens
-        ids = np.empty(int(tokens.sum()), self.dtype)
+            for at in np.flatnonzero(wrong)[:1]:
+                piece = group[at]
+                self._refuse(*map(int, (doc_id[piece], start[piece], stop[piece], length[at])))
         for group, part, begin, _ in found:
             source = self._part_tokens(part)
-            _copy(source, begin + start[group], tokens[group], ids, place[group])
-        return ids
+            _copy(source, begin + start[group], tokens[group], out, place[group])
+        return found
+
+    def _refuse(self, doc_id: int, start: int, stop: int, length: int) -> NoReturn:
+        raise StoreError(
+            f"{self.directory}: tokens {start} to {stop} of document {doc_id} were asked for; it "
+            f"has {length}"
+        )
 
     def lengths_of(self, doc_id: Int64) -> Int64:
         """Tokens of each document, (pieces,), from the parts' indexes, whose digests are checked.
@@ -197,10 +259,10 @@ class TokenStore:
         expected = blocks["xxh3_128"].to_pylist()
         size = int(self.parts.tokens[part]) * self.dtype.itemsize
         count = -(-size // schema.BLOCK_BYTES)
-        if _size(path) != size or len(expected) != count:
+        if file_bytes(path) != size or len(expected) != count:
             raise StoreError(
-                f"{path} has {_size(path)} bytes and {len(expected)} block digests, not {size} and "
-                f"{count}; build the store again"
+                f"{path} has {file_bytes(path)} bytes and {len(expected)} block digests, not "
+                f"{size} and {count}; build the store again"
             )
         for number, (block, digest) in enumerate(zip(_blocks(path), expected, strict=True)):
             if xxh3_128(block) != digest:
@@ -243,7 +305,9 @@ class TokenStore:
             raise StoreError(f"{path} is not the file of source.json; build the store again")
 
     def _map_part(self, part: int) -> np.ndarray:
-        return _map(self.part_path(part, "tokens"), self.dtype, int(self.parts.tokens[part]))
+        if self._on_open is not None:
+            self._on_open(self, part)
+        return map_file(self.part_path(part, "tokens"), self.dtype, int(self.parts.tokens[part]))
 
     def _read_index(self, part: int) -> Int64:
         offsets = np.empty(int(self.parts.documents[part]) + 1, np.int64)
@@ -269,54 +333,6 @@ class TokenStore:
         if hashlib.sha256(content).hexdigest() != digests[part]:
             raise StoreError(f"{path} is not the file of parts.parquet; build the store again")
         return pq.read_table(BytesIO(content), schema=expected)
-
-
-def _read_identity(directory: Path) -> dict[str, Any]:
-    path = directory / "source.json"
-    try:
-        identity = json.loads(path.read_bytes())
-    except OSError as error:
-        raise StoreError(
-            f"{path}: {error.strerror}; a store without it was not finished, run the job again"
-        ) from error
-    except ValueError as error:
-        raise StoreError(f"{path} is not JSON: {error}") from error
-    found = (identity.get("format"), identity.get("version"))
-    if found != (schema.STORE_FORMAT, schema.VERSION):
-        raise StoreError(
-            f"{path} is of format {found[0]!r}, version {found[1]!r}; this reader knows "
-            f"{schema.STORE_FORMAT!r}, version {schema.VERSION}"
-        )
-    return identity
-
-
-def _read_parts(path: Path) -> StoreParts:
-    table = pq.read_table(path, schema=schema.PARTS)
-    numbers = ("first_doc_id", "documents", "tokens", "file", "first_record")
-    columns: dict[str, Any] = {name: table[name].to_numpy() for name in numbers}
-    for name in ("tokens_sha256", "index_sha256", "blocks_sha256"):
-        columns[name] = tuple(table[name].to_pylist())
-    parts = StoreParts(**columns)
-    first = np.cumsum(parts.documents) - parts.documents
-    numbered = np.array_equal(table["part"].to_numpy(), np.arange(len(parts)))
-    if not numbered or not np.array_equal(parts.first_doc_id, first):
-        raise StoreError(f"{path}: parts must be numbered from 0 and documents end to end")
-    return parts
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1
-
-
-def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
-    """A file as a read-only array, (count,)."""
-    if _size(path) != count * dtype.itemsize:
-        raise StoreError(
-            f"{path} has {_size(path)} bytes, not {count * dtype.itemsize}; build the store again"
-        )
-    if count == 0:
-        return np.empty(0, dtype)  # an empty file cannot be mapped
-    return np.memmap(path, dtype, mode="r").view(np.ndarray)
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -21,7 +21,12 @@ from jobs.bench.peers.convert import parse_ranks, tokenizer_json
 from jobs.bench.peers.ids import Contents, contents
 from jobs.bench.peers.run import compare
 from jobs.bench.processes import Usage, measure
-from jobs.bench.tables import huge_table, orders_table, peers_table
+from jobs.bench.reader import PACKAGES
+from jobs.bench.reader import compare as compare_ways
+from jobs.bench.reader_corpus import make
+from jobs.bench.reader_runs import WAYS
+from jobs.bench.reader_runs import run as reader_run
+from jobs.bench.tables import huge_table, orders_table, peers_table, reader_table
 
 EOS = 9
 PATTERN = r"\p{L}+|\s+|[^\p{L}\s]+"
@@ -230,3 +235,37 @@ def test_a_command_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     assert usage.timed_out
     assert usage.seconds < 30
     assert usage.returncode != 0
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_every_way_of_reading_gives_the_same_micro_batches(tmp_path: Path) -> None:
+    layouts = make(tmp_path / "read", tokens=3_000_000, context_length=4096, vocabulary=70_000)
+    assert layouts.dtype == "uint32"
+    assert layouts.tokens > 1_000_000
+    ours = [way for way in WAYS if way not in PACKAGES]
+    found = [reader_run(way, layouts.root) for way in ours]
+    assert len(ours) == 4
+    assert {(row["tokens"], row["digest"]) for row in found} == {
+        (layouts.tokens, found[0]["digest"])
+    }
+    # A token that differs is seen.
+    ids = np.memmap(layouts.root / "flat/tokens.bin", np.uint32, mode="r+")
+    ids[1000] += 1
+    ids.flush()
+    assert reader_run("raw mmap", layouts.root)["digest"] != found[0]["digest"]
+
+
+def test_the_table_of_reading_shows_shares_of_the_mmap_and_reasons() -> None:
+    kept = {"context_length": 131_072, "dtype": "uint32", "checks": "XXH3", "package": None}
+    rates = {"tokens_per_cpu_s": 1.5e8, "tokens_per_s": 1.2e8, "failed": None}
+    rows = [
+        kept | rates | {"way": "shards", "digest": "00"},
+        kept | rates | {"way": "raw mmap", "digest": "01", "tokens_per_cpu_s": 6e8},
+        kept | {"way": "other", "package": "x==1", "failed": "not\n installed: a | b"},
+    ]
+    assert reader_table(compare_ways(rows))[2:] == [
+        "| 131,072 | uint32 | shards | XXH3 | 150 | 120 | 0.25 | yes |",
+        "| 131,072 | uint32 | raw mmap | XXH3 | 600 | 120 | 1.00 | no |",
+        "| 131,072 | uint32 | other (x==1) | XXH3 | not installed: a / b | | | |",
+    ]

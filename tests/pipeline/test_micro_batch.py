@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shard.micro_batch import boundaries, rank_view, spans
+from pipeline.shard.micro_batch import rank_view
+from pipeline.shard.spans import boundaries, spans
 from tests.micro_batches import boundaries_of, chunks, chunks_of_owners, micro_batch
 
 # One document of 8 tokens, whole, and the first 4 tokens of another that goes on with 24.

@@ -1,0 +1,78 @@
+"""Ranges of integers and copies of ranges, many at once: what reading does for every micro-batch.
+
+Long spans are copied one by one, short ones by an index in one go; both give the same.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+_LONG = 128
+"""Mean length from which a copy a span was measured to beat one indexed copy."""
+_FIRST_COUNT = 1 << 17
+
+
+def spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The integers of each span `[start, start + length)`, one span after the other; int64.
+
+    Example:
+        >>> spans(np.array([7, 2]), np.array([2, 3]))
+        array([7, 8, 2, 3, 4])
+    """
+    lengths = lengths.astype(np.int64)
+    out = np.empty(int(lengths.sum()), np.int64)
+    fill_spans(out, starts, lengths)
+    return out
+
+
+def fill_spans(out: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
+    """As `spans`, into an array that has room for exactly these integers."""
+    if len(out) < _LONG * len(lengths):
+        out[:] = _indexed(starts, lengths)
+        return
+    numbers = counting(int((starts + lengths).max(initial=0)))
+    at = 0
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        out[at : at + length] = numbers[start : start + length]
+        at += length
+
+
+def take_spans(
+    values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, out: np.ndarray
+) -> None:
+    """Copy `values[start : start + length]` of each span to `out`, one after the other."""
+    if len(out) < _LONG * len(lengths):
+        out[:] = values[_indexed(starts, lengths)]
+        return
+    at = 0
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        out[at : at + length] = values[start : start + length]
+        at += length
+
+
+def counting(count: int) -> np.ndarray:
+    """0, 1, .. `count` - 1: int64, read-only, a view of one array that all callers share."""
+    size = max(_FIRST_COUNT, 1 << max(0, count - 1).bit_length())
+    return _numbers(size)[:count]
+
+
+def boundaries(lengths: np.ndarray) -> np.ndarray:
+    """Spans of these lengths laid end to end: int32, one more entry than spans, first 0."""
+    cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=cu_seqlens[1:])
+    return cu_seqlens
+
+
+def _indexed(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    ends = np.cumsum(lengths, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+
+
+@lru_cache(maxsize=4)
+def _numbers(size: int) -> np.ndarray:
+    numbers = np.arange(size, dtype=np.int64)
+    numbers.setflags(write=False)
+    return numbers
