@@ -177,6 +177,8 @@ def _numbers(name: str, value: Any) -> list[int | float]:
     for number in value:
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise ValueError(f"throughput.{name} holds {number!r}; it must hold numbers")
+        if isinstance(number, int) and number.bit_length() > 1000:
+            raise ValueError(f"throughput.{name} holds an integer beyond what a float can be")
     return list(value)
 
 

@@ -46,6 +46,12 @@ def cp_figures(
         path = manifest.directory / "manifest.json"
         raise FormatError(f"cp.{cp_size}: {error}", path=path) from error
     names = entry.get("candidates", ())
+    if len(names) != len(chunks.considered):
+        raise FormatError(
+            f"cp.{cp_size} has {len(names)} candidates, its plan considers "
+            f"{len(chunks.considered)}",
+            path=manifest.directory / "manifest.json",
+        )
     return {
         "strategy": chunks.strategy,
         "considered": {

@@ -153,6 +153,12 @@ def peel(piece, exchange, low, high, want, grid, rank, ranks, chunks, count):
 
 
 @kernel
+def part_of(value: int, share: int, total: int) -> int:
+    """`value` x share / total, rounded down; the product itself need not fit 64 bits."""
+    return value // total * share + value % total * share // total
+
+
+@kernel
 def cut_long(pieces, exchange, k, head, turn, grid, ranks, chunks, count):
     """Peel the k longest pieces, longest first; returns the new count.
 
@@ -184,8 +190,8 @@ def cut_long(pieces, exchange, k, head, turn, grid, ranks, chunks, count):
                 ahead = middle + held + exchange * to_come
                 want = ahead // inner - load - exchange * (high - share * TILE)
             else:
-                even = cost * share // max(1, tiles)
-                rate = rest * ranks[TILES, rank] // max(1, total)
+                even = part_of(cost, share, max(1, tiles))
+                rate = part_of(rest, ranks[TILES, rank], max(1, total))
                 want = even + int((cost / rest) * (goal - load - rate))
             held -= load
             outside += share

@@ -11,6 +11,7 @@ import numpy as np
 from packer.context_parallel.kernels import TILE, chunk_cost
 from packer.context_parallel.kernels_peel import LOAD, TOKENS
 from packer.jit import kernel
+from packer.plan import Int64
 
 FEW = 100
 """Area of a rank, in tiles, of which one is a difference."""
@@ -24,13 +25,21 @@ def is_cut(pieces: np.ndarray, chunk: np.ndarray) -> bool:
 
 
 @kernel
-def reach_of(chunks: np.ndarray, count: int, rank: int, piece: int) -> int:
-    """Keys of a piece that a rank needs."""
-    reach = 0
+def reach_of_rank(chunks: np.ndarray, count: int, rank: int, reach: Int64) -> None:
+    """Keys that a rank needs of each piece; reach is written, (pieces,)."""
+    reach[:] = 0
     for i in range(count):
-        if chunks[i, 0] == rank and chunks[i, 1] == piece:
-            reach = max(reach, chunks[i, 3])
-    return reach
+        if chunks[i, 0] == rank:
+            reach[chunks[i, 1]] = max(reach[chunks[i, 1]], chunks[i, 3])
+
+
+@kernel
+def reach_in_piece(chunks: np.ndarray, count: int, piece: int, reach: Int64) -> None:
+    """Keys that each rank needs of a piece; reach is written, (cp_size,)."""
+    reach[:] = 0
+    for i in range(count):
+        if chunks[i, 1] == piece:
+            reach[chunks[i, 0]] = max(reach[chunks[i, 0]], chunks[i, 3])
 
 
 @kernel
@@ -47,6 +56,10 @@ def best_trade(pieces, exchange, slowest, last, ranks, chunks, count):
     load = ranks[LOAD, slowest]
     least = load + (1 if load < FEW * TILE * TILE else 0)
     giver, taker, late, early = -1, -1, 0, 0
+    own, others = np.empty(pieces.shape[1], np.int64), np.empty(ranks.shape[1], np.int64)
+    others_of = -1  # the piece that `others` is of
+    if exchange > 0:
+        reach_of_rank(chunks, count, slowest, own)
     for a in range(count):
         if chunks[a, 0] != slowest or not is_cut(pieces, chunks[a]):
             continue
@@ -64,9 +77,12 @@ def best_trade(pieces, exchange, slowest, last, ranks, chunks, count):
                 continue
             tile = max(first_a, first_b + apart)
             if exchange > 0:
-                if reach_of(chunks, count, other, chunks[a, 1]) < (tile + 1) * TILE:
+                if others_of != chunks[a, 1]:
+                    others_of = chunks[a, 1]
+                    reach_in_piece(chunks, count, others_of, others)
+                if others[other] < (tile + 1) * TILE:
                     continue
-                if reach_of(chunks, count, slowest, chunks[b, 1]) < (tile - apart + 1) * TILE:
+                if own[chunks[b, 1]] < (tile - apart + 1) * TILE:
                     continue
             least, giver, taker, late, early = slower, a, b, tile, tile - apart
     return giver, taker, late, early

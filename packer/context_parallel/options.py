@@ -20,6 +20,8 @@ _NO_ATTENTION = 1 << 61
 """A crossover at which no area that fits a micro-batch is work."""
 _DEAREST_EXCHANGE = 1 << 24
 """Query-key pairs that a KV token is worth at most while ranks are compared."""
+MOST_PAIRS = 1 << 53
+"""Of a rank, weighted: 2 x SCALE times as many fit int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,16 @@ class CPCost:
             tokens: of each rank, int64, (rows, cp_size).
             weighted: tile-padded query-key pairs by the time they take, same shape.
             received: KV tokens that a rank needs and does not hold, same shape.
+
+        Raises:
+            ValueError: a rank of more than `MOST_PAIRS`.
         """
+        if (most := int(weighted.max(initial=0))) > MOST_PAIRS:
+            raise ValueError(
+                f"a rank has {most:.3g} query-key pairs by the time they take, at most "
+                f"{MOST_PAIRS:.3g} are allowed: pack shorter micro-batches, or give a throughput "
+                "table that falls off less"
+            )
         crossover = self.crossovers[:, None]
         attention = (2 * SCALE * weighted + crossover // 2) // crossover
         per_unit = EXCHANGE_SCALE // SCALE

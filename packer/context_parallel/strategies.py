@@ -54,8 +54,8 @@ def plan_context_parallel(
         options: kernels, network and padding; None for the defaults.
 
     Raises:
-        ValueError: a bad argument, an empty row or piece, a row above 2^26 tokens, or above
-            `options.max_tokens` once padded.
+        ValueError: a bad argument, an empty row or piece, a row above 2^26 tokens, above
+            `options.max_tokens` once padded, or of attention whose work does not fit int64.
     """
     known = (*STRATEGIES, *DIAGNOSTIC)
     if strategy not in known:

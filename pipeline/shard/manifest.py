@@ -318,6 +318,18 @@ def _column(table: pa.Table, name: str) -> np.ndarray:
     return table.column(name).combine_chunks().to_numpy(zero_copy_only=False)
 
 
+def _check_degrees(cp: object, path: Path) -> None:
+    """`cp` is an object of objects, by degrees as they are written in the names of folders."""
+    if not isinstance(cp, dict):
+        raise FormatError("cp is not an object", path=path)
+    for degree, entry in cp.items():
+        is_number = degree.isascii() and degree.isdigit() and degree == str(int(degree))
+        if not is_number or int(degree) < 2:
+            raise FormatError(f"cp has {degree!r}; it must have degrees, 2 and more", path=path)
+        if not isinstance(entry, dict):
+            raise FormatError(f"cp.{degree} is not an object", path=path)
+
+
 def _check(manifest: Manifest, steps: pa.Table, path: Path) -> None:
     if manifest.dtype not in schema.TOKEN_TYPES:
         raise FormatError(
@@ -329,6 +341,7 @@ def _check(manifest: Manifest, steps: pa.Table, path: Path) -> None:
             f"program knows {list(ORDERS)}",
             path=path,
         )
+    _check_degrees(manifest.cp, path)
     positive: list[tuple[object, str]] = [
         (manifest.workload, "scale"),
         (manifest, "rows_per_group"),

@@ -76,7 +76,8 @@ def check_cp_part(manifest: Manifest, part: int, plan: PlanPart, cp_size: int) -
 
 def _pad_multiple(manifest: Manifest, cp_size: int) -> int:
     value = manifest.cp[str(cp_size)].get("pad_multiple", 1)
-    if not isinstance(value, int) or value < 1 or (value > 1 and value % (2 * cp_size)):
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if not is_number or value < 1 or (value > 1 and value % (2 * cp_size)):
         raise VerifyError(
             f"cp.{cp_size}.pad_multiple is {value!r}; it must be 1 or a multiple of 2 x {cp_size}",
             path=manifest.directory / "manifest.json",

@@ -55,6 +55,11 @@ def degree_of(manifest: Manifest, cp_size: int) -> Degree:
         candidates = entry.get("candidates", [])
         if not isinstance(strategy, str) or not _are_names(candidates):
             raise ValueError("strategy must be a string, candidates a list of distinct ones")
+        if (strategy == "adaptive") != bool(candidates):
+            raise ValueError(
+                f"strategy is {strategy!r}, candidates are {candidates}; adaptive, and it alone, "
+                "has some"
+            )
         if isinstance(exchange, bool) or not isinstance(exchange, int | float):
             raise ValueError(f"kv_exchange is {exchange!r}; it must be a number")
         if not 0 <= exchange <= 64:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packer.context_parallel import STRATEGIES, CPOptions, CPPlan, plan_context_parallel
 from packer.context_parallel.kernels import tile_area
 from packer.context_parallel.measures import CPBalance, CPMeter
-from packer.throughput import FLAT
+from packer.throughput import FLAT, Throughput
 from packer.workload import SCALE, Span, Workload
 from tests import reference_cp as slow
 
@@ -299,6 +299,16 @@ def test_the_longest_row_fits_the_arithmetic() -> None:
         assert named.predicted.tolist() == got.predicted.tolist()
         none = plan([[1 << 26]], 2, strategy, Workload(crossover=None))
         assert none.predicted.tolist() == [[SCALE << 25] * 2]
+
+
+def test_work_that_does_not_fit_the_arithmetic_is_refused() -> None:
+    slow_tails = Throughput(query_tokens=(1,), key_tokens=(1, 1 << 20), achieved=((1024.0, 1.0),))
+    options = CPOptions(throughput=slow_tails)
+    for strategy in EVEN:
+        with pytest.raises(ValueError, match="pack shorter micro-batches"):
+            plan([[1 << 26]], 2, strategy, Workload(crossover=47_100), options)
+    fits = plan([[1 << 22]], 2, "mixed", Workload(crossover=47_100), options)
+    assert fits.predicted.min() > 1 << 40
 
 
 # --- errors --------------------------------------------------------------------------------------

@@ -318,3 +318,10 @@ def test_a_micro_batch_of_thousands_of_crumbs() -> None:
     got = plan(rows, 64, "mixed")
     assert balance(rows, got).kv_cut < 0.05
     assert ragged(rows)[0].sum() == (got.stop - got.start).sum()
+
+
+def test_long_micro_batches_come_out_as_even_as_short_ones() -> None:
+    """Costs times tiles would not fit 64 bits here, where a part of them is taken."""
+    tokens = [1 << 24, 3 << 22, 5 << 21, 9 << 20, 1 << 22]
+    got = plan([tokens], 4, "per_document_aligned", FIG3_CROSSOVER)
+    assert got.predicted.max() / got.predicted.mean() < 1.001

@@ -223,6 +223,8 @@ def test_json_brings_it_back(grid: Throughput) -> None:
         ({"achieved": [[1, 0], [1, 1]]}, "achieved holds 0.0; it must be above 0, finite"),
         ({"achieved": [[1, math.nan], [1, 1]]}, "achieved holds nan"),
         ({"achieved": [[1, math.inf], [1, 1]]}, "achieved holds inf"),
+        ({"achieved": [[1, 10**400], [1, 1]]}, "achieved holds an integer beyond"),
+        ({"key_tokens": [1, 10**400]}, "key_tokens holds an integer beyond"),
         ({"achieved": [[1, 1025], [1, 1]]}, "from 1.0 to 1025.0; .* 1024 times"),
     ],
 )

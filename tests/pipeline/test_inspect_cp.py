@@ -52,6 +52,13 @@ def test_a_degree_that_is_described_badly_is_named(tmp_path: Path) -> None:
         inspect(data.write(tmp_path), step=0)
 
 
+def test_candidates_that_the_plan_did_not_consider_are_named(tmp_path: Path) -> None:
+    data = make_set()
+    data.manifest["cp"]["2"]["candidates"] = ["mixed"]
+    with pytest.raises(FormatError, match=r"cp\.2 has 1 candidates, its plan considers 0"):
+        inspect(data.write(tmp_path), step=0)
+
+
 def test_a_table_stays_narrow(capsys: pytest.CaptureFixture[str]) -> None:
     rank = {"cp_rank": 0, "tokens": 8, "area_share": 0.5, "linear": 8.0, "attention": 1.0}
     rank |= {"exchange": 0.0, "predicted": 9.0, "of_mean": 1.0}

@@ -301,6 +301,8 @@ def test_a_wrong_choice_between_strategies_is_found(law: str, tmp_path: Path):
         ({"kv_exchange": None}, "kv_exchange is None; it must be a number"),
         ({"candidates": ["mixed", "mixed"]}, "candidates a list of distinct ones"),
         ({"strategy": 1}, "strategy must be a string"),
+        ({"strategy": "adaptive"}, "strategy is 'adaptive', candidates are []; adaptive, and it"),
+        ({"candidates": ["mixed"]}, "candidates are ['mixed']; adaptive, and it alone, has some"),
     ],
 )
 def test_a_degree_that_is_described_badly_is_refused(
@@ -379,7 +381,7 @@ def test_a_padded_cp_plan_passes_up_to_the_bound_on_tokens(
     assert verify(data.write(tmp_path)).rows == 16
 
 
-@pytest.mark.parametrize("multiple", [0, 6, "12"])
+@pytest.mark.parametrize("multiple", [0, 6, "12", True])
 def test_a_multiple_that_no_plan_can_have_is_refused(multiple: object, tmp_path: Path):
     def change(data: SetData) -> None:
         data.manifest["cp"]["2"]["pad_multiple"] = multiple
