@@ -65,6 +65,8 @@ class Table:
         for number in (*tokens, *time):
             if isinstance(number, bool) or not isinstance(number, int | float):
                 raise ValueError(f"{name} holds {number!r}; it must hold numbers")
+            if isinstance(number, int) and abs(number) >= MOST_WORK:
+                raise ValueError(f"{name} holds a number beyond 2^61; give times in a larger unit")
         if any(count != int(count) for count in tokens):
             raise ValueError(f"{name}: tokens must be whole numbers")
         counts, times = [int(count) for count in tokens], [float(number) for number in time]

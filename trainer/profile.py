@@ -204,6 +204,18 @@ def _pairs(chunks: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _filled(chunks: Sequence[int], achieved: Sequence[float]) -> list[list[float]]:
-    """A full table from that of `_pairs`; fewer keys than queries stand for as many."""
+    """A full table from that of `_pairs`.
+
+    Chunks have no fewer keys than queries. Such entries still take part in the interpolation of
+    whole pieces between two sizes, so they go on as a product would, (b, a) = (a, a) (b, b) / (a,
+    b) for a < b, within the range of what was measured.
+    """
     known = dict(zip(_pairs(chunks), achieved, strict=True))
-    return [[known[queries, max(queries, keys)] for keys in chunks] for queries in chunks]
+    table: list[list[float]] = []
+    for i, queries in enumerate(chunks):
+        row = [known.get((queries, keys), 0.0) for keys in chunks]
+        for j in reversed(range(i)):
+            filled = row[j + 1] * table[i - 1][j] / table[i - 1][j + 1]
+            row[j] = min(max(filled, min(achieved)), max(achieved))
+        table.append(row)
+    return table

@@ -89,6 +89,6 @@ def padded_head_tail(
                 "larger max_tokens or smaller context_length and max_pieces, or use a strategy "
                 "without padding"
             )
-    table = ChunkTable.empty(4 * cp_size * len(piece_tokens), row_offsets)
+    table = ChunkTable.empty((2 * cp_size + 1) * len(piece_tokens), row_offsets)
     cut_padded(piece_tokens, padded, row_offsets, cp_size, table.chunks, table.offsets)
     return table

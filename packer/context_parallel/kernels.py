@@ -11,10 +11,8 @@ import numpy as np
 
 from packer.jit import kernel
 from packer.plan import Int64
+from packer.throughput import TILE
 from packer.throughput_kernels import weighted_area
-
-TILE = 128
-"""Query rows, and keys, of a tile of the attention kernel."""
 
 
 @kernel

@@ -121,7 +121,7 @@ def cut_padded(
         padded: the same with padding, multiples of 2 x cp_size, (pieces,).
         row_offsets: (rows + 1,).
         cp_size: ranks.
-        chunks: written, capacity at least 4 x cp_size x pieces.
+        chunks: written, capacity at least (2 x cp_size + 1) x pieces.
         chunk_offsets: written, (rows + 1,).
     """
     count = 0

@@ -14,7 +14,8 @@ from packer.jit import kernel
 from packer.plan import Int64
 
 FEW = 100
-"""Area of a rank, in tiles, of which one is a difference."""
+"""A rank of less area than this, in tiles, may change places with another: one tile more or less is
+a difference there, and no trade at a gain may be left."""
 
 
 @kernel

@@ -17,8 +17,8 @@ from packer.context_parallel.strategies import ADAPTIVE, plan_context_parallel
 from packer.plan import Int64
 from packer.workload import Workload
 
-ROWS_AT_ONCE = 4096
-"""Micro-batches that are planned together, so that memory stays bounded."""
+RANKS_AT_ONCE = 1 << 17
+"""Ranks of all micro-batches that are planned together, so that memory stays bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,8 +99,9 @@ def _measured(
     plan(batches.rows(0, 1))  # compiles
     meter, chosen = CPMeter(), Counter[str]()
     seconds, over = 0.0, 0
-    for start in range(0, batches.num_rows, ROWS_AT_ONCE):
-        rows = batches.rows(start, min(start + ROWS_AT_ONCE, batches.num_rows))
+    at_once = max(1, RANKS_AT_ONCE // cp_size)
+    for start in range(0, batches.num_rows, at_once):
+        rows = batches.rows(start, min(start + at_once, batches.num_rows))
         started = time.process_time()
         made = plan(rows)
         seconds += time.process_time() - started

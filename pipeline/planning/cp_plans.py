@@ -108,17 +108,24 @@ def check_padding(job: CPJob, num_parts: int) -> None:
 
 
 def write_cp_part(job: CPJob, part: int) -> FileReceipt:
-    """Plan one part's micro-batches over `cp_size` ranks and write `cp=N/`'s part."""
+    """Plan one part's micro-batches over `cp_size` ranks and write `cp=N/`'s part.
+
+    Raises:
+        PlanError: work that integers do not hold.
+    """
     root, name = Path(job.root), f"{schema.part_name(part)}.parquet"
     steps = read_plan_part(root / "plan" / name)
-    plan = plan_context_parallel(
-        steps.pieces.tokens,
-        steps.row_offsets,
-        cp_size=job.cp_size,
-        strategy=job.strategy,
-        workload=job.workload,
-        options=job.options,
-    )
+    try:
+        plan = plan_context_parallel(
+            steps.pieces.tokens,
+            steps.row_offsets,
+            cp_size=job.cp_size,
+            strategy=job.strategy,
+            workload=job.workload,
+            options=job.options,
+        )
+    except ValueError as error:
+        raise PlanError(f"cp {job.cp_size}, plan part {part}: {error}") from error
     return write_part(cp_table(steps, plan), Path(job.out), f"cp={job.cp_size}/{name}")
 
 

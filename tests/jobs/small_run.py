@@ -51,7 +51,7 @@ def small_config(directory: Path) -> RunConfig:
                 "thresholds": [300],
             },
             "workload": {"crossover": 200},
-            "context_parallel": {"sizes": [2, 4]},
+            "context_parallel": {"sizes": [2, 4], "strategy": "per_document"},
             "parallel": {"dp_size": 2, "pp_size": 2},
             "shards": {
                 "shard_tokens": 8192,

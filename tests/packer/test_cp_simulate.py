@@ -38,7 +38,7 @@ def test_every_strategy_has_its_figures_at_every_degree(monkeypatch: pytest.Monk
             assert sum(row["chosen"].values()) == 3
         else:
             assert row["chosen"] is None
-    monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(module, "RANKS_AT_ONCE", 8)
     timed = {"plans_per_s": 0.0}
     assert [row | timed for row in compared()] == [row | timed for row in rows]
 
