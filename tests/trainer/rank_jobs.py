@@ -1,4 +1,4 @@
-"""What the trainer's tests run on ranks; imported once, by the server that ranks are forked from."""
+"""What tests run on ranks; imported once, by the server that ranks are forked from."""
 
 from __future__ import annotations
 

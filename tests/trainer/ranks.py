@@ -6,6 +6,7 @@ rank reports and leaves by `os._exit`: taking process groups down can abort a fi
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import sys
@@ -18,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["pytest", "tests.trainer.rank_jobs"])
+_CONTEXT.set_forkserver_preload(["pytest", "tests.trainer.rank_jobs", "torch._dynamo", "pandas"])
 _COLLECTIVE_S = 60
 
 
@@ -83,6 +84,7 @@ def _rank(
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # slow, and meant
     try:
         dist.init_process_group(
             "gloo",
