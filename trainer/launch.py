@@ -12,8 +12,12 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.errors import TrainerError, require_torch
+
+if TYPE_CHECKING:
+    from trainer.prepare import Prepared
 
 _TIMEOUT = timedelta(minutes=10)
 
@@ -46,7 +50,7 @@ def launch(shards: Path, config: Path, overrides: Sequence[str] = ()) -> int:
     return _end(status)
 
 
-def _train(prepared, rank: int) -> None:
+def _train(prepared: Prepared, rank: int) -> None:
     import torch.distributed as dist
 
     from trainer.train import open_run

@@ -10,6 +10,8 @@ import torch
 
 from pipeline.shard.rank_reader import Reader
 from pipeline.shard.reader import open_plan, open_shards
+from trainer.attention import attention_backend
+from trainer.attention_kernels import VarlenAttention
 from trainer.errors import TrainerError
 from trainer.model_config import ModelConfig, read_model_config
 from trainer.settings import Settings
@@ -25,6 +27,7 @@ class Prepared:
     reader: Reader
     device: torch.device
     precision: torch.dtype
+    attend: VarlenAttention
     num_steps: int
 
 
@@ -61,12 +64,16 @@ def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) ->
     precision = run.precision
     if precision == "auto":
         precision = "bfloat16" if device.type == "cuda" else "float32"
+    dtype = getattr(torch, precision)
     return Prepared(
         settings=settings,
         config=config,
         reader=reader,
         device=device,
-        precision=getattr(torch, precision),
+        precision=dtype,
+        attend=attention_backend(
+            run.attention, device=device, dtype=dtype, head_dim=config.layer.head_dim
+        ),
         num_steps=num_steps,
     )
 

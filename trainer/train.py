@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from trainer import checkpoint
-from trainer.attention import attention_backend
 from trainer.batches import BatchSource
 from trainer.build import build_optimizer, build_stage, last_backward
 from trainer.communication import Mesh, open_mesh
@@ -133,13 +132,10 @@ def open_run(prepared: Prepared) -> Run:
     mesh = open_mesh(
         dp=sizes.dp_size, cp=sizes.cp_size, pp=sizes.pp_size, tp=sizes.tp_size, device=device
     )
-    attend = attention_backend(
-        settings.run.attention, device=device, dtype=precision, head_dim=config.layer.head_dim
-    )
     stage = build_stage(
         config,
         mesh,
-        attend,
+        prepared.attend,
         precision=precision,
         seed=settings.model.seed,
         recompute=settings.run.recompute,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet  # noqa: F401  (for the server)
-import torch.distributed.checkpoint.state_dict  # noqa: F401
+import torch
+import torch.distributed.checkpoint.state_dict
 from torch.distributed.tensor import DTensor
 
+from trainer.communication import open_mesh
 from trainer.prepare import prepare
+from trainer.schedule import Wire, one_forward_one_backward
 from trainer.settings import parse_settings
 from trainer.train import Run, open_run
 
@@ -61,3 +65,83 @@ def train_on(
     notes: list[str] = []
     open_settings(tables, shards, world_size).steps(records.append, notes.append)
     return records, notes
+
+
+def piece_outputs(
+    rank: int,
+    tables: Mapping[str, Any],
+    shards: str,
+    world_size: int,
+    slot: int,
+    changed_piece: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What the last norm gives for a slot of step 0, as it is and with other tokens in a piece.
+
+    Returns:
+        The piece of each local token, and twice (tokens, hidden).
+    """
+    run = open_settings(tables, shards, world_size)
+    cp = {"cp_rank": run.mesh.rank("cp"), "cp_size": run.mesh.size("cp")}
+    views = run.source.reader.micro_batches(0, dp_rank=0, dp_size=1, **cp)
+    place, view = next((i, view) for i, view in enumerate(views) if view.slot == slot)
+    batch = run.source.batches(0)[place]
+    cu_seqlens = run.source.reader.micro_batch(0, slot).cu_seqlens
+    piece = np.searchsorted(cu_seqlens, view.query_index, side="right") - 1
+    tokens = batch.tokens.clone()
+    mine = np.flatnonzero(piece == changed_piece)
+    tokens[mine] = (tokens[mine] * 7 + 3) % run.config.vocab_size
+    outputs: list[np.ndarray] = []
+    run.stage.norm.register_forward_hook(
+        lambda _module, _arguments, output: outputs.append(output.detach().numpy())
+    )
+    for given in (batch, replace(batch, tokens=tokens)):
+        run.stage(None, given)
+    return piece, outputs[0][: len(piece)], outputs[1][: len(piece)]
+
+
+def pipeline_grid(rank: int, num_stages: int, cases: Sequence[Sequence[int]]) -> list[float]:
+    """1F1B of stages tanh(x w), for micro-batches of the given rows; losses weighted by place.
+
+    Returns:
+        For each case this stage's dloss/dw, then, the stages' weights being 0.5 + stage, what one
+        process gives.
+    """
+    world_size = torch.distributed.get_world_size()
+    mesh = open_mesh(
+        dp=world_size // num_stages, cp=1, pp=num_stages, tp=1, device=torch.device("cpu")
+    )
+    mine = mesh.rank("pp")
+    found = []
+    for rows in cases:
+        weights = [torch.tensor(0.5 + i, dtype=torch.float64, requires_grad=True)
+                   for i in range(num_stages)]  # fmt: skip
+        inputs = [torch.linspace(0.1, 1 + i, 3 * n, dtype=torch.float64).view(n, 3)
+                  for i, n in enumerate(rows)]  # fmt: skip
+        order: list[tuple[str, int]] = []
+
+        def forward(number, x, inputs=inputs, order=order, weights=weights):
+            order.append(("forward", number))
+            y = torch.tanh((inputs[number] if x is None else x) * weights[mine])
+            return (number + 1) * y.sum() if mesh.is_last_stage else y
+
+        def backward(number, y, gradient, order=order):
+            order.append(("backward", number))
+            y.backward(gradient)
+
+        wire = Wire(mesh=mesh, shapes=[(n, 3) for n in rows], dtype=torch.float64)
+        one_forward_one_backward(forward, backward, wire)
+        assert sorted(order) == sorted(
+            (what, i) for what in ("forward", "backward") for i in range(len(rows))
+        )
+        held = np.cumsum([1 if what == "forward" else -1 for what, _ in order])
+        assert held.max() <= min(num_stages - mine, len(rows))  # what 1F1B holds, no more
+        alone = [weight.detach().clone().requires_grad_() for weight in weights]
+        for number, x in enumerate(inputs):
+            for weight in alone:
+                x = torch.tanh(x * weight)
+            ((number + 1) * x.sum()).backward()
+        ours, theirs = weights[mine].grad, alone[mine].grad
+        assert ours is not None
+        assert theirs is not None
+        found += [ours.item(), theirs.item()]
+    return found

@@ -58,11 +58,12 @@ def run_ranks(
 def _collect(pipes: list[Connection], deadline: float) -> list[Any]:
     results: dict[int, Any] = {}
     while len(results) < len(pipes):
-        left = [pipe for rank, pipe in enumerate(pipes) if rank not in results]
-        ready = wait(left, max(deadline - time.monotonic(), 0))
-        assert ready, f"ranks {[pipes.index(pipe) for pipe in left]} have not ended in time"
-        for pipe in ready:
-            rank = pipes.index(pipe)
+        left = {rank: pipe for rank, pipe in enumerate(pipes) if rank not in results}
+        ready = wait(left.values(), max(deadline - time.monotonic(), 0))
+        assert ready, f"ranks {[*left]} have not ended in time"
+        for rank, pipe in left.items():
+            if pipe not in ready:
+                continue
             try:
                 failure, result = pipe.recv()
             except EOFError:
