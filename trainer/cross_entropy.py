@@ -76,6 +76,6 @@ def _losses(logits: Tensor, labels: Tensor, mesh: Mesh) -> tuple[Tensor, Tensor]
         dist.all_reduce(sums, group=mesh.group("tp"))
     total, wanted = sums.split(1, dim=1)
     counts = (labels >= 0)[:, None]
-    slope = exponentials.div_(total).mul_(counts)
+    slope = exponentials.mul_(counts / total)
     slope.scatter_add_(1, place, -mine.to(slope.dtype))
     return (total.log() - wanted) * counts, slope

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from trainer.prepare import Prepared
 
 _TIMEOUT = timedelta(minutes=10)
+_LET_RANK_0_SPEAK_S = 10
 
 
 def launch(shards: Path, config: Path, overrides: Sequence[str] = ()) -> int:
@@ -46,6 +48,8 @@ def launch(shards: Path, config: Path, overrides: Sequence[str] = ()) -> int:
         # Before ranks talk all of them find the same mistake; later one may be alone with it.
         if rank == 0 or ready:
             sys.stderr.write(f"steelyard: {error}\n")
+        else:
+            time.sleep(_LET_RANK_0_SPEAK_S)  # torchrun ends all ranks when the first one ends
         status = 2
     return _end(status)
 
@@ -71,6 +75,11 @@ def _train(prepared: Prepared, rank: int) -> None:
         if rank == 0:
             sys.stdout.write(json.dumps(record) + "\n")
             sys.stdout.flush()
+            note(
+                f"step {record['step']} of {prepared.num_steps}: loss {record['loss']:.4f}, "
+                f"gradient {record['grad_norm']:.3f}, {record['tokens']:,} tokens, "
+                f"{record['tokens_per_s']:,.0f}/s"
+            )
 
     open_run(prepared).steps(report, note)
     dist.barrier()
