@@ -111,3 +111,14 @@ def test_the_run_is_that_of_adamw_on_the_pieces_one_by_one(
         assert record["grad_norm"] == pytest.approx(norm, rel=1e-10)
     assert clipped
     assert whole_run[1][-1]["loss"] < whole_run[1][0]["loss"]
+
+
+def test_a_damaged_checkpoint_is_refused(
+    whole_run: tuple[Path, list[dict[str, Any]]], tmp_path: Path, small_model: Path, small_set: Path
+) -> None:
+    name = f"step-{NUM_STEPS:08d}"
+    shutil.copytree(whole_run[0] / name, tmp_path / name)
+    next((tmp_path / name).glob("*.distcp")).unlink()
+    arguments = (tables(small_model, {}, tmp_path, 0), str(small_set), 1)
+    with pytest.raises(AssertionError, match=r"TrainerError: .*it is damaged or of another model"):
+        run_ranks(1, rank_jobs.train_on, *arguments)
