@@ -16,12 +16,14 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._spans: list[tuple[str, int, object, object]] = []
-        self.micro_batch = 0
-        """Which one the spans belong to that are measured now."""
+        self._micro_batch = 0
 
     @contextlib.contextmanager
-    def measure(self, what: str) -> Iterator[None]:
-        number, start = self.micro_batch, self._now()
+    def measure(self, what: str, micro_batch: int | None = None) -> Iterator[None]:
+        """A span; without a number it belongs to the micro-batch of the last span that had one."""
+        if micro_batch is not None:
+            self._micro_batch = micro_batch
+        number, start = self._micro_batch, self._now()
         yield
         self._spans.append((what, number, start, self._now()))
 

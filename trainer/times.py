@@ -57,5 +57,20 @@ def compare(table: np.ndarray) -> dict[str, Any]:
     return figures
 
 
+def rows_of(table: np.ndarray) -> list[dict[str, Any]]:
+    """A row a micro-batch and cp rank, from what `gather_times` gave."""
+    return [
+        {
+            "slot": int(slot),
+            "cp_rank": cp_rank,
+            "predicted": round(float(predicted), 1),
+            "measured_ms": round(float(milliseconds), 3),
+        }
+        for micro_batches in table
+        for ranks in micro_batches
+        for cp_rank, (slot, predicted, milliseconds) in enumerate(ranks)
+    ]
+
+
 def _ratio(highest: float, mean: float) -> float | None:
     return round(float(highest / mean), 4) if mean else None

@@ -22,7 +22,7 @@ from trainer.optimization import clip, learning_rate, local_gradients, sum_of_sq
 from trainer.prepare import Prepared
 from trainer.schedule import Wire, one_forward_one_backward
 from trainer.settings import Settings
-from trainer.times import compare, gather_times
+from trainer.times import compare, gather_times, rows_of
 
 Record = dict[str, Any]
 
@@ -42,62 +42,60 @@ class Run:
 
     def step(self, step: int) -> Record:
         """One step of the set: its micro-batches, one update of the parameters."""
-        mesh, optimizer, started = self.mesh, self.settings.optimizer, time.perf_counter()
+        mesh, stage, started = self.mesh, self.stage, time.perf_counter()
         batches = self.source.batches(step)
         targets = self.source.reader.global_targets(step)
         losses: list[Tensor] = []
 
         def forward(number: int, x: Tensor | None) -> Tensor:
-            mesh.stopwatch.micro_batch = number
-            with mesh.stopwatch.measure("run"):
-                return self.stage(x, batches[number])
+            with mesh.stopwatch.measure("run", number):
+                return stage(x, batches[number])
 
         def backward(number: int, y: Tensor, gradient: Tensor | None) -> None:
-            mesh.stopwatch.micro_batch = number
-            last_backward(self.stage, number == len(batches) - 1)
+            last_backward(stage, number == len(batches) - 1)
             if gradient is None:  # the last stage: y is the sum of the micro-batch's losses
                 y = y / targets
                 losses.append(y.detach())
-            with mesh.stopwatch.measure("run"):
+            with mesh.stopwatch.measure("run", number):
                 y.backward(gradient)
 
         self.optimizer.zero_grad()
         one_forward_one_backward(forward, backward, self.wire(step))
 
-        gradients = local_gradients(self.stage, mesh.size("tp"))
-        copies, stages = mesh.size("tp"), mesh.size("pp")
+        gradients = local_gradients(stage, mesh.size("tp"))
+        copies = mesh.size("tp")  # of a loss; a token is on every stage as well
         loss, squares, tokens, pairs = mesh.sum_over_world(
             sum(losses) / copies,
             sum_of_squares(gradients),
-            sum(batch.num_tokens for batch in batches) / (copies * stages),
-            sum(batch.pairs for batch in batches) / (copies * stages),
+            sum(batch.num_tokens for batch in batches) / (copies * mesh.size("pp")),
+            sum(batch.pairs for batch in batches) / (copies * mesh.size("pp")),
         )
-        grad_norm = math.sqrt(squares)
-        clip(gradients, grad_norm, optimizer.max_grad_norm)
-        lr = learning_rate(step, self.num_steps, optimizer)
+        grad_norm, lr = math.sqrt(squares), self.learning_rate(step)
+        clip(gradients, grad_norm, self.settings.optimizer.max_grad_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
 
         table = gather_times(mesh, batches)  # waits for the device
-        seconds = time.perf_counter() - started
-        flops = self.config.flops(round(tokens), round(pairs)) / seconds
+        record: Record = {"step": step, "loss": loss, "grad_norm": grad_norm, "lr": lr}
+        record |= self.speed(round(tokens), round(pairs), time.perf_counter() - started)
+        record |= {"targets": targets, "times": compare(table)}
+        return record | ({"micro_batches": rows_of(table)} if self.settings.run.times else {})
+
+    def learning_rate(self, step: int) -> float:
+        """Of a step."""
+        return learning_rate(step, self.num_steps, self.settings.optimizer)
+
+    def speed(self, tokens: int, pairs: int, seconds: float) -> Record:
+        """Tokens a second, and the share of the GPUs' peak that the model's FLOPs are."""
         peak = 1e12 * self.settings.run.peak_tflops * self.settings.mesh.world_size
-        record: Record = {
-            "step": step,
-            "loss": loss,
-            "grad_norm": grad_norm,
-            "lr": lr,
-            "tokens": round(tokens),
-            "targets": targets,
+        flops = self.config.flops(tokens, pairs) / seconds
+        return {
+            "tokens": tokens,
             "seconds": round(seconds, 4),
             "tokens_per_s": round(tokens / seconds, 1),
             "mfu": round(flops / peak, 4) if peak else None,
-            "times": compare(table),
         }
-        if self.settings.run.times:
-            record["micro_batches"] = _rows(table)
-        return record
 
     def wire(self, step: int) -> Wire:
         """Shapes of the step's activations, from the plan."""
@@ -160,18 +158,3 @@ def open_run(prepared: Prepared) -> Run:
         precision=precision,
         num_steps=prepared.num_steps,
     )
-
-
-def _rows(table: Any) -> list[Record]:
-    """A row a micro-batch and cp rank."""
-    return [
-        {
-            "slot": int(slot),
-            "cp_rank": cp_rank,
-            "predicted": round(float(predicted), 1),
-            "measured_ms": round(float(milliseconds), 3),
-        }
-        for rank in table
-        for micro_batch in rank
-        for cp_rank, (slot, predicted, milliseconds) in enumerate(micro_batch)
-    ]

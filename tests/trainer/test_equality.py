@@ -147,6 +147,14 @@ def test_every_cp_strategy_gives_the_same(
                 raise AssertionError(f"{strategy}: {error}") from error
 
 
+def test_token_stores_give_what_shards_give(
+    small_set: Path, small_model: Path, computed: Callable[[str], Records]
+) -> None:
+    runs = [(frozen(small_model, {}, tokens_from="stores"), str(small_set))]
+    (found,) = joined(run_ranks(1, rank_jobs.train, runs, 1, STEPS))
+    assert [r["loss"] for r in found] == [r["loss"] for r in computed("one rank")]
+
+
 def test_recomputing_layers_changes_nothing(
     small_set: Path, small_model: Path, computed: Callable[[str], Records]
 ) -> None:
