@@ -27,8 +27,11 @@ def local_gradients(module: nn.Module, tp_size: int) -> list[tuple[Tensor, int]]
 
 def sum_of_squares(gradients: list[tuple[Tensor, int]]) -> Tensor:
     """Of a rank's shards, in float64; summed over all ranks it is the squared norm."""
-    squares = [gradient.double().square().sum() / copies for gradient, copies in gradients]
-    return torch.stack(squares).sum()
+    norms = [
+        torch.linalg.vector_norm(gradient, dtype=torch.float64).square() / copies
+        for gradient, copies in gradients
+    ]
+    return torch.stack(norms).sum()
 
 
 def clip(gradients: list[tuple[Tensor, int]], norm: float, max_norm: float) -> None:

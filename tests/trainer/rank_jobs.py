@@ -12,8 +12,10 @@ import pyarrow.parquet  # noqa: F401  (for the server)
 import torch
 import torch.distributed.checkpoint.state_dict
 from torch.distributed.tensor import DTensor
+from torch.nn import functional
 
 from trainer.communication import open_mesh
+from trainer.cross_entropy import cross_entropy_sum
 from trainer.prepare import prepare
 from trainer.schedule import Wire, one_forward_one_backward
 from trainer.settings import parse_settings
@@ -145,3 +147,25 @@ def pipeline_grid(rank: int, num_stages: int, cases: Sequence[Sequence[int]]) ->
         assert theirs is not None
         found += [ours.item(), theirs.item()]
     return found
+
+
+def shared_cross_entropy(rank: int, chunk: int) -> list[np.ndarray]:
+    """Loss, gradient of hidden rows (summed over tp) and of this rank's weights; every id a label.
+
+    Returns:
+        These three, then the same from one process.
+    """
+    mesh = open_mesh(dp=1, cp=1, pp=1, tp=2, device=torch.device("cpu"))
+    seed = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, 5, generator=seed, dtype=torch.float64) for n in (13, 12))
+    labels = torch.tensor([*range(12), -100])
+    hidden.requires_grad_()
+    share = weight[6 * rank : 6 * rank + 6].clone().requires_grad_()
+    loss = cross_entropy_sum(hidden, share, labels, mesh=mesh, chunk=chunk)
+    ours = [loss, *torch.autograd.grad(loss, (hidden, share))]
+    torch.distributed.all_reduce(ours[1])
+    weight.requires_grad_()
+    whole = functional.cross_entropy(hidden @ weight.T, labels, reduction="sum")
+    by_hidden, by_weight = torch.autograd.grad(whole, (hidden, weight))
+    theirs = [whole, by_hidden, by_weight[6 * rank : 6 * rank + 6]]
+    return [tensor.detach().numpy() for tensor in (*ours, *theirs)]

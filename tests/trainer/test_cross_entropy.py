@@ -5,10 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from tests.trainer import rank_jobs
+from tests.trainer.ranks import run_ranks
 from trainer.cross_entropy import cross_entropy_sum
 
 ALONE: Any = SimpleNamespace(size=lambda _: 1, rank=lambda _: 0)
@@ -31,6 +34,12 @@ def test_chunks_give_the_whole(chunk: int, labels: str) -> None:
         torch.autograd.grad(3 * ours, inputs), torch.autograd.grad(3 * theirs, inputs), strict=True
     ):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_two_ranks_that_share_the_vocabulary_give_the_whole() -> None:
+    for figures in run_ranks(2, rank_jobs.shared_cross_entropy, 4):
+        for found, expected in zip(figures[:3], figures[3:], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
 def test_half_precision_sums_in_float32() -> None:

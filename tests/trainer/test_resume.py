@@ -17,7 +17,12 @@ from trainer.settings import parse_settings
 
 NUM_STEPS, STOPPED = 5, 3
 FIRST_MESH = {"pp_size": 2, "tp_size": 2}
-OTHER_MESHES = [{"dp_size": 4}, {"cp_size": 2, "dp_size": 2}, {}, {"dp_size": 2, "tp_size": 2}]
+OTHER_MESHES = [
+    {"dp_size": 4},
+    {"cp_size": 2, "dp_size": 2},
+    pytest.param({}, marks=pytest.mark.slow),
+    pytest.param({"dp_size": 2, "tp_size": 2}, marks=pytest.mark.slow),
+]
 
 
 def tables(model: Path, mesh: dict[str, int], directory: Path, steps: int) -> dict[str, Any]:
