@@ -11,12 +11,12 @@ from jobs import stages
 from jobs.executor import open_executor
 from jobs.progress import Reporter
 from jobs.tokenizing import Corpus, find_corpora, tokenize, with_engine
-from pipeline.balance import measure_cp, measure_plan
+from pipeline.balance import describe_cp, measure_plan
 from pipeline.config import RunConfig
 from pipeline.describe import describe, order_key, rows_per_group
 from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
-from pipeline.planning.cp_plans import CPJob
+from pipeline.planning.cp_plans import CPJob, check_padding, cp_jobs
 from pipeline.planning.plan import plan_key
 from pipeline.planning.workloads import resolve_workload
 from pipeline.publish import WORK, publish, read_receipts, recover
@@ -68,7 +68,14 @@ def build(
             if source.given_ends:
                 reporter.line(f"source {source.name} {ends_text(source.given_ends, identity)}")
         corpora = find_corpora(config, identity, root)
-        keys = _fingerprints(config, corpora)
+        jobs = cp_jobs(
+            config.context_parallel,
+            root=root,
+            out=root,
+            max_tokens=config.packing.bound,
+            workload=workload,
+        )
+        keys = _fingerprints(config, corpora, jobs)
         if (root / "manifest.json").exists():
             return _finished(root, keys, reporter)
 
@@ -97,6 +104,8 @@ def build(
                 schedule_of(config.parallel),
                 config.parallel.micro_batch_order,
             )
+            for job in jobs:
+                check_padding(job, segment.parts)
             if dry_run:
                 return BuildResult(plan=plan, balance=balance, finished=False)
 
@@ -106,18 +115,9 @@ def build(
                 root, stores, config, keys["plan"], num_parts, executor, ledger, reporter
             )
             cp = {}
-            for cp_size in config.context_parallel.sizes:
-                strategy = config.context_parallel.strategy
-                job = CPJob(
-                    root=str(root),
-                    out=str(root),
-                    cp_size=cp_size,
-                    strategy=strategy,
-                    workload=workload,
-                )
+            for job in jobs:
                 files += stages.plan_cp(job, keys["plan"], num_parts, executor, ledger, reporter)
-                measures = measure_cp(root, [segment], cp_size)
-                cp[str(cp_size)] = {"strategy": strategy, **measures}
+                cp[str(job.cp_size)] = describe_cp(job, [segment])
 
             stages.sweep(root, files)
             order = balance["micro_batch_order"]
@@ -127,16 +127,18 @@ def build(
     return BuildResult(plan=plan, balance=balance, finished=True)
 
 
-def _fingerprints(config: RunConfig, corpora: Sequence[Corpus]) -> dict[str, Any]:
+def _fingerprints(
+    config: RunConfig, corpora: Sequence[Corpus], jobs: Sequence[CPJob]
+) -> dict[str, Any]:
     """What each stage depends on; the manifest holds them."""
     store_keys = [corpus.key for corpus in corpora]
-    strategy = config.context_parallel.strategy
+    plan = plan_key(store_keys, config)
     return {
         "tokenize": store_keys,
-        "plan": plan_key(store_keys, config),
+        "plan": plan,
         "rows_per_group": rows_per_group(config),
         "micro_batch_order": order_key(config.parallel),
-        "context_parallel": {str(size): strategy for size in config.context_parallel.sizes},
+        "context_parallel": {str(job.cp_size): job.key(plan) for job in jobs},
     }
 
 
@@ -145,11 +147,12 @@ def _finished(root: Path, keys: dict[str, Any], reporter: Reporter) -> BuildResu
     manifest = load_manifest(root)
     have = dict(manifest.fingerprints)
     changed = [name for name in ("tokenize", "plan", "rows_per_group") if have[name] != keys[name]]
-    if not keys["context_parallel"].items() <= have["context_parallel"].items():
+    same_cp = keys["context_parallel"].items() <= have["context_parallel"].items()
+    if "plan" not in changed and not same_cp:
         changed.append("context_parallel")
     if changed:
         advice = (
-            "run `steelyard replan` for other CP degrees, or choose another --out"
+            "run `steelyard replan` for other CP plans, or choose another --out"
             if changed == ["context_parallel"]
             else "choose another --out (set shards.store to share the token stores)"
         )

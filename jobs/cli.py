@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from jobs import show
+from jobs import show, show_cp
 from jobs.progress import Reporter
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ app = typer.Typer(
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The set's directory.")]
 _LOCKSTEP = "Data-parallel ranks wait for each other at every micro-batch."
+_KV_EXCHANGE = (
+    "Exposed time of a key-value token that a CP rank receives, in linear-token equivalents."
+)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -67,19 +70,31 @@ def build(
         reporter.line(f"finished: {out}; next: steelyard verify {out} && steelyard report {out}")
 
 
-@app.command(epilog="Example: steelyard replan out/demo --cp-size 8 --strategy per_document")
+@app.command(epilog="Example: steelyard replan out/demo --cp-size 8 --strategy mixed")
 def replan(
     directory: Directory,
     cp_size: Annotated[
         list[int], typer.Option(min=2, max=65_536, help="CP degree to plan for; repeatable.")
     ],
-    strategy: Annotated[str, typer.Option(help="per_sequence or per_document.")] = "per_document",
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="adaptive, mixed, per_document, per_document_aligned, per_sequence or "
+            "padded_head_tail; default, as of the next two: what the set was built with."
+        ),
+    ] = None,
+    kv_exchange: Annotated[float | None, typer.Option(help=_KV_EXCHANGE)] = None,
+    pad_to: Annotated[
+        int | None,
+        typer.Option(help="What padded pieces are a multiple of, beside 2 x the degree."),
+    ] = None,
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
     """New CP plans beside those that are there; no token moves."""
     from jobs.replan import replan as run
 
-    run(directory, tuple(cp_size), strategy, Reporter(quiet=quiet))
+    reporter = Reporter(quiet=quiet)
+    run(directory, cp_size, strategy, reporter, kv_exchange=kv_exchange, pad_to=pad_to)
 
 
 @app.command(epilog="Example: steelyard verify out/demo")
@@ -128,6 +143,8 @@ def report(
         _print_json(figures)
     else:
         show.report(directory, figures)
+        if figures["cp"]:
+            show_cp.degrees(figures["cp"])
 
 
 @app.command(epilog="Example: steelyard inspect out/demo --step 3 --slot 0 --text 200")
@@ -149,7 +166,7 @@ def inspect(
     from pipeline.inspect import inspect_document
 
     if step is not None and source is None and doc_id is None:
-        figures, table = run(directory, step=step, slot=slot, text=text), show.micro_batch
+        figures, table = run(directory, step=step, slot=slot, text=text), _show_micro_batch
     elif step is None and source is not None and doc_id is not None:
         figures = inspect_document(
             directory, source=source, doc_id=doc_id, text=text, pieces=pieces
@@ -257,9 +274,29 @@ def simulate(
     solver_gap: Annotated[
         float, typer.Option(min=0, max=0.99, help="Relative gap at which fixed_solver stops.")
     ] = 1e-3,
+    cp_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=2, max=65_536, help="Compare CP plans of this degree instead; repeatable."
+        ),
+    ] = None,
+    cp_strategies: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated: per_sequence, per_document, mixed, adaptive; also "
+            "per_document_aligned, padded_head_tail and, to compare with, whole_document."
+        ),
+    ] = "per_sequence,per_document,mixed,adaptive",
+    kv_exchange: Annotated[float, typer.Option(help=_KV_EXCHANGE)] = 0.0,
+    cp_throughput: Annotated[
+        str,
+        typer.Option(
+            help="Of attention by a chunk's shape: default (the profile's, else published) or flat."
+        ),
+    ] = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Packing policies side by side on a length distribution; nothing is written."""
+    """Packing policies, or CP strategies, side by side on given lengths; nothing is written."""
     from jobs.simulation import SimulationRequest, simulate_lengths
 
     request = SimulationRequest(
@@ -290,12 +327,24 @@ def simulate(
         longest_first=longest_first,
         solver_seconds=solver_seconds,
         solver_gap=solver_gap,
+        cp_sizes=tuple(dict.fromkeys(cp_size or ())),
+        cp_strategies=tuple(dict.fromkeys(cp_strategies.split(","))),
+        kv_exchange=kv_exchange,
+        cp_throughput=cp_throughput,
     )
     rows = simulate_lengths(request)
     if as_json:
         _print_json(rows)
+    elif cp_size:
+        show_cp.strategies(rows)
     else:
         show.policies(rows)
+
+
+def _show_micro_batch(figures: dict[str, Any]) -> None:
+    show.micro_batch(figures, show_cp.where_pieces_are(figures["cp"]))
+    for degree, plan in figures["cp"].items():
+        show_cp.micro_batch(degree, plan)
 
 
 @app.command(epilog="Example: steelyard profile --model-config config.json --out profile.json")

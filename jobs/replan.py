@@ -6,75 +6,126 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from jobs import stages
 from jobs.executor import open_executor
 from jobs.progress import Reporter
-from packer.context_parallel import STRATEGIES
-from pipeline.balance import measure_cp
-from pipeline.built import workload_of
+from packer.context_parallel import DIAGNOSTIC, STRATEGIES
+from pipeline.balance import describe_cp
+from pipeline.built import config_of, workload_of
 from pipeline.config import ConfigError, JobSettings
 from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
-from pipeline.planning.cp_plans import CPJob
+from pipeline.planning.cp_plans import check_padding, cp_jobs
 from pipeline.publish import WORK, publish, read_receipts, recover, staged_parts
+from pipeline.settings.context_parallel import ContextParallelSettings
 from pipeline.shard.manifest import load_manifest
 
 
 def replan(
     root: Path,
     cp_sizes: Sequence[int],
-    strategy: str,
+    strategy: str | None,
     reporter: Reporter,
-    settings: JobSettings | None = None,
+    job_settings: JobSettings | None = None,
+    *,
+    kv_exchange: float | None = None,
+    pad_to: int | None = None,
 ) -> None:
     """Plan CP degrees beside those that are there; a degree that is there is made anew.
 
     The set changes at one moment, at the end: killed before, it is what it was.
 
+    Args:
+        root: the set's directory.
+        cp_sizes: degrees.
+        strategy: a name in `packer.context_parallel.STRATEGIES`; None, here and below, for what
+            the set was built with, as far as the strategy has a use for it.
+        reporter: where progress goes.
+        job_settings: how the job runs; None for what suits the set's size.
+        kv_exchange: exposed time of a received KV token, in linear-token equivalents.
+        pad_to: what padded pieces are a multiple of, beside 2 x the degree.
+
     Raises:
-        ConfigError: no such strategy.
+        ConfigError: settings that cannot be.
+        PlanError: padding that makes micro-batches too large.
         FormatError: `root` holds no finished set.
         Busy: another job works on `root`.
     """
-    if strategy not in STRATEGIES:
-        raise ConfigError(f"no strategy {strategy!r}; known: {', '.join(STRATEGIES)}")
-    root, cp_sizes = root.resolve(), tuple(dict.fromkeys(cp_sizes))
-    load_manifest(root)  # refuses what is no set before anything is written there
+    root = root.resolve()
+    given = {"strategy": strategy, "kv_exchange": kv_exchange, "pad_to": pad_to}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changes["sizes"] = tuple(dict.fromkeys(cp_sizes))
+    _check_strategy(strategy)
+    manifest = load_manifest(root)  # refuses what is no set before anything is written there
+    settings = _settings(config_of(manifest).context_parallel, changes)
     with exclusive(root / WORK):
         recover(root)
         manifest, out = load_manifest(root), staged_parts(root)
         document = json.loads((root / "manifest.json").read_bytes())
-        receipts = read_receipts(manifest)
-        prefixes = tuple(f"cp={size}/" for size in cp_sizes)
-        kept = [receipt for receipt in receipts if not receipt.path.startswith(prefixes)]
+        jobs = cp_jobs(
+            settings,
+            root=root,
+            out=out,
+            max_tokens=min(segment.max_tokens for segment in manifest.segments),
+            workload=workload_of(manifest),
+        )
+        for job in jobs:
+            check_padding(job, manifest.num_parts)
+        prefixes = tuple(f"cp={size}/" for size in settings.sizes)
+        kept = [file for file in read_receipts(manifest) if not file.path.startswith(prefixes)]
         with (
-            open_executor(settings or _settings(manifest.num_parts)) as executor,
+            open_executor(job_settings or _small_or_large(manifest.num_parts)) as executor,
             Ledger(root / WORK / "ledger.jsonl") as ledger,
         ):
-            for cp_size in cp_sizes:
-                job = CPJob(
-                    root=str(root),
-                    out=str(out),
-                    cp_size=cp_size,
-                    strategy=strategy,
-                    workload=workload_of(manifest),
-                )
-                key = document["fingerprints"]["plan"]
+            key = document["fingerprints"]["plan"]
+            for job in jobs:
+                degree = str(job.cp_size)
                 kept += stages.plan_cp(job, key, manifest.num_parts, executor, ledger, reporter)
-                measures = measure_cp(root, manifest.segments, cp_size, out=out)
-                document["cp"] = {
-                    **document["cp"],
-                    str(cp_size): {"strategy": strategy, **measures},
-                }
-                document["fingerprints"]["context_parallel"][str(cp_size)] = strategy
+                document["cp"][degree] = describe_cp(job, manifest.segments)
+                document["fingerprints"]["context_parallel"][degree] = job.key(key)
             del document["digests"]
             publish(root, document, kept)
             ledger.remove()
     reporter.line(f"{root}: CP degrees {', '.join(sorted(document['cp'], key=int))}")
 
 
-def _settings(num_parts: int) -> JobSettings:
+def _check_strategy(strategy: str | None) -> None:
+    known = ", ".join(STRATEGIES)
+    if strategy in DIAGNOSTIC:
+        raise ConfigError(
+            f"{strategy} is a diagnostic, whose ranks hold unequal tokens; steelyard simulate has "
+            f"its figures. Plans are written by: {known}"
+        )
+    if strategy is not None and strategy not in STRATEGIES:
+        raise ConfigError(f"no strategy {strategy!r}; known: {known}")
+
+
+def _settings(
+    configured: ContextParallelSettings, changes: dict[str, Any]
+) -> ContextParallelSettings:
+    """The set's settings with these changes.
+
+    Raises:
+        ConfigError: what is wrong with them.
+    """
+    fields = configured.model_dump()
+    if changes.get("strategy", configured.strategy) != configured.strategy:
+        del fields["pad_to"], fields["candidates"]  # of the other strategy
+    try:
+        return ContextParallelSettings.model_validate(fields | changes)
+    except ValidationError as error:
+        words = [
+            ": ".join([*map(str, problem["loc"]), problem["msg"].removeprefix("Value error, ")])
+            for problem in error.errors()
+        ]
+        raise ConfigError(f"replan: {'; '.join(words)}") from error
+
+
+def _small_or_large(num_parts: int) -> JobSettings:
     """Ray where there is enough to share out."""
     small = num_parts < 2 * (os.cpu_count() or 1)
     return JobSettings(executor="local" if small else "ray")

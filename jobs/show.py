@@ -30,14 +30,15 @@ _SET_ASIDE = (
     ("too_long", "too long"),
     ("truncated", "truncated"),
 )
-_CP_COLUMNS = ("cp_attention", "cp_tokens", "tile_waste", "kv_cut", "kv_needed")
 
 
-def _console() -> Console:
+def console_of() -> Console:
+    """Where results go."""
     return Console(highlight=False, markup=False, width=None if Console().is_terminal else 120)
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
+def table_of(title: str, columns: Sequence[str]) -> Table:
+    """A table whose first column stands left and the others right."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column(columns[0])
     for column in columns[1:]:
@@ -47,20 +48,20 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 
 def balance(columns: dict[str, dict[str, Any]], title: str) -> None:
     """Policies beside one another, a measure a line."""
-    table = _table(title, ["", *columns])
+    table = table_of(title, ["", *columns])
     table.add_row(
         "micro-batch order", *(row.get("micro_batch_order", "identity") for row in columns.values())
     )
     for key, label, form in _BALANCE_ROWS:
         cells = [format(figures[key], form) for figures in columns.values()]
         table.add_row(label, *cells)
-    _console().print(table)
+    console_of().print(table)
 
 
 def plan(receipt: dict[str, Any], figures: dict[str, Any]) -> None:
     """What a build planned."""
     totals, segment = receipt["totals"], receipt["segment"]
-    table = _table("plan", ["", "tokens", "pieces", "documents"])
+    table = table_of("plan", ["", "tokens", "pieces", "documents"])
     table.add_row(
         "stream",
         f"{totals['stream_tokens']:,}",
@@ -74,13 +75,13 @@ def plan(receipt: dict[str, Any], figures: dict[str, Any]) -> None:
         tokens, documents = totals[f"{reason}_tokens"], totals[f"{reason}_documents"]
         if documents or reason == "unselected":
             table.add_row(f"{label}, first pass", f"{tokens:,}", "", f"{documents:,}")
-    _console().print(table)
+    console_of().print(table)
     balance({segment["policy"]: figures}, "balance")
 
 
 def report(directory: Path, figures: dict[str, Any]) -> None:
     """`steelyard report`."""
-    console = _console()
+    console = console_of()
     rejected = figures["rejected"]
     words = ", ".join(f"{count:,} {reason}" for reason, count in sorted(rejected.items())) or "none"
     console.print(
@@ -104,12 +105,6 @@ def report(directory: Path, figures: dict[str, Any]) -> None:
         "Times are relative to a plan's own work spread evenly. concat cuts documents, so its\n"
         "tokens attend to fewer before them: less work, but not the same training."
     )
-    if figures["cp"]:
-        table = _table("context parallel", ["cp, strategy", *_CP_COLUMNS])
-        for degree, measures in figures["cp"].items():
-            cells = [f"{measures[name]:.4f}" for name in _CP_COLUMNS]
-            table.add_row(f"{degree}, {measures['strategy']}", *cells)
-        console.print(table)
 
 
 def _schedule(figures: dict[str, Any]) -> str:
@@ -121,7 +116,7 @@ def _schedule(figures: dict[str, Any]) -> str:
 
 def _sources(console: Console, sources: Sequence[dict[str, Any]]) -> None:
     """The mixture, and what was set aside of each source in one pass."""
-    table = _table(
+    table = table_of(
         "mixture",
         ["source", "asked", "got", "behind, ahead (tokens)", "share per step, cv", "epochs"],
     )
@@ -136,7 +131,7 @@ def _sources(console: Console, sources: Sequence[dict[str, Any]]) -> None:
         )
     console.print(table)
     reasons = (("unselected", "not selected, last pass"), *_SET_ASIDE)
-    table = _table("documents (tokens) set aside", ["source", *(label for _, label in reasons)])
+    table = table_of("documents (tokens) set aside", ["source", *(label for _, label in reasons)])
     for source in sources:
         cells = [
             f"{source[f'{reason}_documents']:,} ({source[f'{reason}_tokens']:,})"
@@ -150,7 +145,7 @@ def policies(rows: Sequence[dict[str, Any]]) -> None:
     """`steelyard simulate`."""
     named = {_policy_name(row): row for row in rows}
     balance(named, "policies on the same lengths")
-    table = _table(
+    table = table_of(
         "packing", ["policy", "documents/s", "tail tokens", "A", "thresholds", "in the way"]
     )
     for name, row in named.items():
@@ -162,7 +157,7 @@ def policies(rows: Sequence[dict[str, Any]]) -> None:
             ", ".join(f"{threshold:,}" for threshold in row["thresholds"]),
             ", ".join(row["binding"]),
         )
-    _console().print(table)
+    console_of().print(table)
 
 
 def _policy_name(row: dict[str, Any]) -> str:
@@ -171,9 +166,9 @@ def _policy_name(row: dict[str, Any]) -> str:
     return name if row["made_by"] == row["policy"] else f"{name} (as {row['made_by']})"
 
 
-def micro_batch(figures: dict[str, Any]) -> None:
-    """`steelyard inspect`."""
-    console = _console()
+def micro_batch(figures: dict[str, Any], more: dict[str, list[str]]) -> None:
+    """`steelyard inspect`; `more` has further columns of the table of pieces."""
+    console = console_of()
     console.print(
         f"step {figures['step']}, slot {figures['slot']}: {figures['tokens']:,} tokens, "
         f"{figures['num_targets']:,} with a label, workload {figures['workload']:,.0f} "
@@ -193,33 +188,30 @@ def micro_batch(figures: dict[str, Any]) -> None:
         "tokens",
         "workload",
         "last label",
+        *more,
     ]
-    table = _table("pieces", columns)
+    title = "pieces, and the CP ranks that hold some of them" if more else "pieces"
+    table = table_of(title, columns)
     for index, piece in enumerate(figures["pieces"]):
         cells = [str(piece[name]) for name in ("source", "epoch", "doc_id", "doc_start")]
         label = str(piece["last_label"])
         table.add_row(
-            str(index), *cells, f"{piece['tokens']:,}", f"{piece['workload']:,.0f}", label
+            str(index),
+            *cells,
+            f"{piece['tokens']:,}",
+            f"{piece['workload']:,.0f}",
+            label,
+            *(column[index] for column in more.values()),
         )
     console.print(table)
     for index, piece in enumerate(figures["pieces"]):
         if "text" in piece:
             console.print(f"[{index}] {piece['text']!r}")
-    for degree, ranks in figures["cp"].items():
-        table = _table(f"cp {degree}", ["cp rank", "tokens", "predicted", "chunks (piece: tokens)"])
-        for rank in ranks:
-            chunks = ", ".join(
-                f"{chunk['piece']}: {chunk['start']}-{chunk['stop']}" for chunk in rank["chunks"]
-            )
-            table.add_row(
-                str(rank["cp_rank"]), f"{rank['tokens']:,}", f"{rank['predicted']:,.0f}", chunks
-            )
-        console.print(table)
 
 
 def document(figures: dict[str, Any]) -> None:
     """`steelyard inspect` of a document."""
-    console = _console()
+    console = console_of()
     console.print(
         f"{figures['source']}, document {figures['doc_id']}: record {figures['record']} of "
         f"{figures['path']}, {figures['tokens']:,} tokens"
@@ -227,7 +219,7 @@ def document(figures: dict[str, Any]) -> None:
     for name, value in (figures["metadata"] or {}).items():
         console.print(f"{name}: {value}")
     if "pieces" in figures:
-        table = _table("pieces", ["epoch", "doc_start", "doc_stop", "step", "slot"])
+        table = table_of("pieces", ["epoch", "doc_start", "doc_stop", "step", "slot"])
         for piece in figures["pieces"]:
             place = ["tail", ""] if piece["step"] is None else [piece["step"], piece["slot"]]
             cells = [piece["epoch"], piece["doc_start"], piece["doc_stop"], *place]
@@ -242,7 +234,7 @@ def verified(directory: Path, counts: Any) -> None:
     words = ", ".join(
         f"{name} {value:,}" for name, value in asdict(counts).items() if isinstance(value, int)
     )
-    _console().print(f"{directory}: every law holds; checked {words}")
+    console_of().print(f"{directory}: every law holds; checked {words}")
 
 
 def progress_lines(reporter: Reporter) -> Callable[[str, int, int], None]:

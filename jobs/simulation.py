@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from packer.context_parallel import DIAGNOSTIC, STRATEGIES, CPOptions
+from packer.context_parallel.simulate import MicroBatches, compare_strategies
 from packer.lengths import fig3_lengths
+from packer.packing.whole import Packing
 from packer.schedule import Coupling, Schedule
 from packer.simulate import simulate
+from packer.throughput import FLAT, Throughput
 from packer.window_lengths import fig3_stream_lengths
 from packer.workload import LONGEST_PIECE, Workload
 from pipeline.config import ConfigError
@@ -66,21 +71,29 @@ class SimulationRequest:
     longest_first: bool = False
     solver_seconds: float = 1.0
     solver_gap: float = 1e-3
+    cp_sizes: tuple[int, ...] = ()
+    cp_strategies: tuple[str, ...] = ()
+    kv_exchange: float = 0.0
+    cp_throughput: str = "default"
 
 
 def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
-    """One dict a policy; see `packer.simulate`.
+    """One dict a policy (`packer.simulate`), or with CP degrees one a policy, degree and strategy.
+
+    The latter are those of `packer.context_parallel.simulate`, with `policy` and `global_batches`.
 
     Raises:
-        ConfigError: unreadable lengths, model or profile, unknown policy or objective.
+        ConfigError: unreadable lengths, model or profile, unknown policy, strategy or objective.
     """
     if "lookahead" in request.policies and request.objective == "schedule":
         warn_of_one_rank(request.dp_size, request.pp_size, "--dp and --pp", "--objective")
     workload, thresholds = _workload(request), _thresholds(request.thresholds)
     log.info("workload: %s", workload)
+    cp_rows: list[dict[str, Any]] = []
+    compare = _comparison(request, workload, cp_rows)
     lengths = load_lengths(request)
     try:
-        return simulate(
+        rows = simulate(
             lengths,
             request.policies,
             num_micro_batches=request.num_micro_batches,
@@ -107,9 +120,53 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
             solver_seconds=request.solver_seconds,
             solver_gap=request.solver_gap,
             steps=request.steps,
+            look=compare,
         )
     except ValueError as error:  # bounds and lengths that make no sense together
         raise ConfigError(f"simulate: {error}") from error
+    return cp_rows if request.cp_sizes else rows
+
+
+def _comparison(
+    request: SimulationRequest, workload: Workload, rows: list[dict[str, Any]]
+) -> Callable[[dict[str, Any], Packing], None]:
+    """What plans each policy's micro-batches over CP ranks; what it finds goes to `rows`."""
+    try:
+        options = CPOptions(
+            throughput=_throughput(request.cp_throughput), kv_exchange=request.kv_exchange
+        )
+    except ValueError as error:
+        raise ConfigError(f"simulate: {error}") from error
+    known = (*STRATEGIES, *DIAGNOSTIC)
+    for name in request.cp_strategies:
+        if name not in known:
+            raise ConfigError(f"--cp-strategies: no strategy {name!r}; known: {', '.join(known)}")
+
+    def compare(row: dict[str, Any], packing: Packing) -> None:
+        if not request.cp_sizes or packing.steps is None:
+            return
+        batches = MicroBatches(
+            piece_tokens=packing.steps.pieces.tokens,
+            row_offsets=packing.steps.row_offsets,
+            max_tokens=request.max_tokens,
+        )
+        packed = {"policy": row["policy"], "global_batches": row["global_batches"]}
+        for found in compare_strategies(
+            batches,
+            cp_sizes=request.cp_sizes,
+            strategies=request.cp_strategies,
+            workload=workload,
+            options=options,
+        ):
+            rows.append(packed | found)
+
+    return compare
+
+
+def _throughput(name: str) -> Throughput | None:
+    if name not in ("default", "flat"):
+        raise ConfigError(f"--cp-throughput {name}: expected default or flat")
+    return FLAT if name == "flat" else None
 
 
 def _workload(request: SimulationRequest) -> Workload:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -55,6 +55,7 @@ def simulate(
     solver_seconds: float = 1.0,
     solver_gap: float = 1e-3,
     steps: int | None = None,
+    look: Callable[[dict[str, Any], Packing], None] = lambda _row, _packing: None,
 ) -> list[dict[str, Any]]:
     """Pack the same documents with every policy and measure what comes out.
 
@@ -87,6 +88,7 @@ def simulate(
         solver_seconds: time limit of `fixed_solver` for a window.
         solver_gap: relative gap at which `fixed_solver` stops.
         steps: use only as many documents as about so many steps need; None for all.
+        look: called with each row and the packing that it is of.
 
     Returns:
         A dict a policy: the fields of `packer.measures.Balance`, and `policy`, `thresholds`,
@@ -145,6 +147,7 @@ def simulate(
         row["seconds"] = seconds
         row["documents_per_s"] = (int(pieces.doc_id[-1]) + 1) / max(seconds, 1e-9)
         row["tuning_seconds"] = tuning_s if queued else 0.0
+        look(row, packing)
         rows.append(row)
     return rows
 

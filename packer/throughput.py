@@ -1,10 +1,10 @@
 """How fast attention runs, by the shape of a chunk.
 
 A chunk of queries [s, e) of a piece attends to the keys [0, e): q = e - s queries, e keys. Its work
-is its tile-padded area (`packer.cp_kernels.tile_area`); its time is that area over the throughput
-that the kernel reaches on chunks of its shape when there are enough of them to fill the GPU. Only
-ratios to the largest throughput matter: an area is weighted by how many times slower than the
-fastest shape its shape is, and the fastest shapes keep their area as it is.
+is its tile-padded area (`packer.context_parallel.kernels.tile_area`); its time is that area over
+the throughput that the kernel reaches on chunks of its shape when there are enough of them to fill
+the GPU. Only ratios to the largest throughput matter: an area is weighted by how many times slower
+than the fastest shape its shape is, and the fastest shapes keep their area as it is.
 
 A grid has throughput at some numbers of queries and keys. Between them it goes linearly in both,
 outside it stays what it is at the border. `packer.throughput_kernels` computes it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from packer.plan import PackingConfig
 from packer.schedule import Schedule
 from packer.stream import Stream
 from packer.workload import Workload
+from pipeline.planning.cp_plans import CPJob
 from pipeline.planning.plan_parts import read_plan_part
 from pipeline.shard import schema
 from pipeline.shard.manifest import Segment
@@ -96,24 +98,50 @@ def measure_policy(
 
 
 def measure_cp(
-    root: Path, segments: Sequence[Segment], cp_size: int, *, out: Path | None = None
+    root: Path,
+    segments: Sequence[Segment],
+    cp_size: int,
+    *,
+    candidates: Sequence[str] = (),
+    out: Path | None = None,
 ) -> dict[str, Any]:
-    """The balance of one CP degree's plans over a chain (measures of `packer.cp_measures`).
+    """The balance of one CP degree's plans over a chain (`packer.context_parallel.measures`).
 
     Args:
         root: the set's directory.
         segments: of the chain.
         cp_size: the degree.
+        candidates: strategies from which one was chosen for each micro-batch.
         out: where `cp=N/` is, if not in `root`.
+
+    Returns:
+        The measures, and where there are candidates `chosen`: micro-batches that each made.
     """
-    meter = CPMeter()
+    meter, chosen = CPMeter(), Counter[str]()
     for segment in segments:
         for part in range(segment.first_part, segment.stop_part):
             name = f"{schema.part_name(part)}.parquet"
             steps = read_plan_part(root / "plan" / name)
             plan = read_cp_part((out or root) / f"cp={cp_size}" / name, cp_size)
             meter.add(plan, steps.pieces.tokens, steps.row_offsets)
-    return meter.result().as_dict()
+            chosen.update(plan.strategy)
+    measures: dict[str, Any] = meter.result().as_dict()
+    if candidates:
+        measures["chosen"] = {name: chosen[name] for name in candidates}
+    return measures
+
+
+def describe_cp(job: CPJob, segments: Sequence[Segment]) -> dict[str, Any]:
+    """The entry of a planned degree in the manifest's `cp`."""
+    fields = job.fields
+    measures = measure_cp(
+        Path(job.root),
+        segments,
+        job.cp_size,
+        candidates=fields.get("candidates", ()),
+        out=Path(job.out),
+    )
+    return fields | measures
 
 
 def read_cp_part(path: Path, cp_size: int) -> CPPlan:
@@ -122,9 +150,10 @@ def read_cp_part(path: Path, cp_size: int) -> CPPlan:
     lists = {
         name: table.column(name).combine_chunks() for name in ("cp_rank", "piece", "start", "stop")
     }
-    chunks = {name: array.flatten().to_numpy() for name, array in lists.items()}
+    # Copies are writable, like a plan just made, for which kernels are compiled.
+    chunks = {name: array.flatten().to_numpy().copy() for name, array in lists.items()}
     work = {
-        name: table.column(name).combine_chunks().flatten().to_numpy()
+        name: table.column(name).combine_chunks().flatten().to_numpy().copy()
         for name in ("predicted", "considered")
     }
     return CPPlan(

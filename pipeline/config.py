@@ -9,13 +9,14 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from pipeline.settings.cluster import ParallelSettings, WorkloadSettings, schedule_of
+from pipeline.settings.context_parallel import ContextParallelSettings
 from pipeline.settings.documents import (
     DocumentsConfig,
     RejectSettings,
     SourceConfig,
     TokenizerConfig,
 )
-from pipeline.settings.packing import ContextParallelSettings, MixtureConfig, PackingSettings
+from pipeline.settings.packing import MixtureConfig, PackingSettings
 from pipeline.settings.table import Table
 
 

@@ -14,8 +14,9 @@ from packer.orders import run_order
 from packer.plan import slot_of
 from packer.workload import SCALE
 from pipeline.built import config_of, workload_of
+from pipeline.inspect_cp import cp_figures
 from pipeline.shard.manifest import Manifest, load_manifest
-from pipeline.shard.reader import Reader, open_shards
+from pipeline.shard.reader import open_shards
 from pipeline.shard.tables import NotInSet
 from pipeline.shard.token_store import TokenStore
 from pipeline.tokenizer.engine import decode
@@ -71,7 +72,8 @@ def inspect(root: Path, *, step: int, slot: int = 0, text: int = 0) -> dict[str,
         "runs_as": _runs_as(manifest, step, slot),
         "pieces": pieces,
         "cp": {
-            str(cp_size): _cp_ranks(reader, step, slot, cp_size) for cp_size in manifest.cp_sizes
+            str(cp_size): cp_figures(manifest, reader.chunks(step, slot, cp_size), tokens, cp_size)
+            for cp_size in manifest.cp_sizes
         },
     }
 
@@ -168,23 +170,3 @@ def _runs_as(manifest: Manifest, step: int, slot: int) -> list[dict[str, int]]:
         turn = run_order(manifest.micro_batch_order, count // dp_size).index(number)
         places.append({"dp_size": dp_size, "dp_rank": rank, "micro_batch": number, "turn": turn})
     return places
-
-
-def _cp_ranks(reader: Reader, step: int, slot: int, cp_size: int) -> list[dict[str, Any]]:
-    row = reader.chunks(step, slot, cp_size)
-    ranks = []
-    for rank in range(cp_size):
-        mine = np.flatnonzero(row.cp_rank == rank)
-        chunks = [
-            {"piece": int(row.piece[i]), "start": int(row.start[i]), "stop": int(row.stop[i])}
-            for i in mine
-        ]
-        ranks.append(
-            {
-                "cp_rank": rank,
-                "tokens": sum(chunk["stop"] - chunk["start"] for chunk in chunks),
-                "predicted": float(row.predicted[rank] / SCALE),
-                "chunks": chunks,
-            }
-        )
-    return ranks

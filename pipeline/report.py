@@ -67,8 +67,14 @@ def report(
     schedule = _schedule(config.parallel, changes, segment.num_micro_batches)
     check_parts(manifest, ("plan/", *(f"cp={size}/" for size in manifest.cp_sizes)))
     by_degree = {
-        degree: {"strategy": plan["strategy"], **measure_cp(root, manifest.segments, int(degree))}
-        for degree, plan in manifest.cp.items()
+        degree: {
+            "strategy": plan["strategy"],
+            "kv_exchange": plan["kv_exchange"],
+            **measure_cp(
+                root, manifest.segments, int(degree), candidates=plan.get("candidates", ())
+            ),
+        }
+        for degree, plan in sorted(manifest.cp.items(), key=lambda item: int(item[0]))
     }
     smallest = by_degree[min(by_degree, key=int)] if by_degree else {}
     stream = open_stream(stores_of(manifest), config)

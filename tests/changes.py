@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.verify import VerifyError, verify
-from tests.fixture_set import N, SetData, make_set
+from tests.fixture_set import N, SetData, make_set, predicted_work
 from tests.reference_padding import padded_head_tail
 
 Change = Callable[[SetData], None]
@@ -73,6 +73,8 @@ def padded(multiple: int, max_tokens: int = 1_000) -> Change:
             ]
             for i, name in enumerate(("cp_rank", "piece", "start", "stop")):
                 columns[name] = [[chunk[i] for chunk in chunks] for chunks in rows]
+            columns["strategy"] = ["padded_head_tail"] * len(rows)
+            columns["predicted"] = [predicted_work(chunks) for chunks in rows]
 
     return change
 

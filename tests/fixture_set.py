@@ -18,6 +18,7 @@ import hashlib
 import itertools
 import json
 import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,7 @@ from pipeline.shard import schema
 from tests.fixture_files import Columns, StoreData, sha256, write_indexes, write_store, write_table
 
 S, S_MAX, N, A, MAX_PIECES, MAX_DISPLACEMENT = 16, 20, 2, 32, 9, 3
-CROSSOVER, SCALE, CONSTANT = 24, 256, 512
+CROSSOVER, SCALE, CONSTANT, KV_EXCHANGE = 24, 256, 512, 0.25
 PARTS = (5, 3)
 """Steps of each part, where long documents are cut."""
 ROWS_PER_GROUP = 4
@@ -280,9 +281,25 @@ def _cp_columns(plan: Columns) -> Columns:
         for place, name in enumerate(("cp_rank", "piece", "start", "stop")):
             columns[name].append([chunk[place] for chunk in chunks])
         columns["strategy"].append("per_sequence")
-        columns["predicted"].append([100, 100])
+        columns["predicted"].append(predicted_work(chunks))
         columns["considered"].append([])
     return columns
+
+
+def predicted_work(chunks: Iterable[Sequence[int]]) -> list[int]:
+    """Of both CP ranks, from (cp_rank, piece, start, stop); no piece is longer than a tile."""
+    work = []
+    for rank in range(2):
+        mine = [(piece, start, stop) for of, piece, start, stop in chunks if of == rank]
+        real = [(piece, start, stop) for piece, start, stop in mine if piece >= 0]
+        reach = {piece: stop for piece, _, stop in real}
+        received = sum(reach.values()) - sum(stop - start for _, start, stop in real)
+        work.append(
+            SCALE * sum(stop - start for _, start, stop in mine)
+            + (2 * SCALE * 128 * 128 * len(real) + CROSSOVER // 2) // CROSSOVER
+            + int(SCALE * KV_EXCHANGE) * received
+        )
+    return work
 
 
 def _steps_columns(rows: list[list[dict[str, int]]], numbers: tuple[int, int]) -> Columns:
@@ -458,7 +475,7 @@ def _manifest(
             "cut_documents": sum(_tokens(piece) < piece["taken"] for piece in firsts),
         },
         "balance": {},
-        "cp": {"2": {"strategy": "per_sequence"}},
+        "cp": {"2": {"strategy": "per_sequence", "kv_exchange": KV_EXCHANGE, "throughput": "flat"}},
         "config": {},
         "fingerprints": {},
     }

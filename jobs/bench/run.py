@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jobs.bench import balance, build, huge, machine, memory, orders, packing, search, table2
+from jobs.bench import balance, build, cp, huge, machine, memory, orders, packing, search, table2
 
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "packing": packing.run,
@@ -16,6 +16,7 @@ BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "schedule": balance.run_schedule,
     "orders": orders.run,
     "table2": table2.run,
+    "cp": cp.run,
     "build": build.run,
     "memory": memory.run,
     "huge": huge.run,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.bench import curves_tables
+from jobs.bench import cp_tables, curves_tables
 from jobs.bench.machine import RESULTS
 
 _COMMANDS = {"peers": "make bench-peers", "curves": "make curves"}
@@ -216,8 +216,15 @@ CHOOSING: dict[str, Table] = {
 }
 PAGES: dict[str, dict[str, tuple[str, Table]]] = {
     "README.md": {name: (name, table) for name, table in TABLES.items()}
-    | {"choice": ("curves", curves_tables.short_choice_table)},
+    | {
+        "choice": ("curves", curves_tables.short_choice_table),
+        "cp": ("cp", cp_tables.short_table),
+    },
     "docs/CHOOSING.md": {name: ("curves", table) for name, table in CHOOSING.items()},
+    "docs/CONTEXT_PARALLEL.md": {
+        "cp": ("cp", cp_tables.strategies_table),
+        "exchange": ("cp", cp_tables.exchange_table),
+    },
 }
 """By page and by name in it: the results that a table is of, and what writes it."""
 

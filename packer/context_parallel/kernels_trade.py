@@ -12,7 +12,6 @@ from packer.context_parallel.kernels import TILE, chunk_cost
 from packer.context_parallel.kernels_peel import LOAD, TOKENS
 from packer.jit import kernel
 
-
 FEW = 100
 """Area of a rank, in tiles, of which one is a difference."""
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from packer.context_parallel import CPPlan, plan_context_parallel
+from packer.context_parallel import CPOptions, CPPlan, plan_context_parallel
 from packer.plan import Steps
 from packer.workload import Workload
 from pipeline.config import fingerprint
+from pipeline.planning.cp_options import PADDED, cp_options, describe_options
+from pipeline.planning.mixing import PlanError
 from pipeline.planning.plan_parts import as_offsets, read_plan_part
+from pipeline.settings.context_parallel import ContextParallelSettings
 from pipeline.shard import schema
 from pipeline.shard.writer import FileReceipt, write_part
 
@@ -27,7 +31,13 @@ class CPJob:
     """Where `cp=N/` goes: the same, or where parts wait to be published."""
     cp_size: int
     strategy: str
+    options: CPOptions
     workload: Workload
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """How the manifest describes the degree, but for what its plans are worth."""
+        return describe_options(self.strategy, self.options, self.workload, self.cp_size)
 
     def key(self, plan_key: str) -> str:
         """What these plans depend on, as 64 hex digits."""
@@ -35,9 +45,65 @@ class CPJob:
             {
                 "plan": plan_key,
                 "cp_size": self.cp_size,
-                "strategy": self.strategy,
                 "workload": self.workload.as_dict(),
+                **self.fields,
             }
+        )
+
+
+def cp_jobs(
+    settings: ContextParallelSettings,
+    *,
+    root: Path,
+    out: Path,
+    max_tokens: int,
+    workload: Workload,
+) -> list[CPJob]:
+    """A job for each degree of the settings.
+
+    Args:
+        settings: degrees and strategy.
+        root: the set's directory, with the plan.
+        out: where `cp=N/` goes.
+        max_tokens: S_max.
+        workload: the set's.
+    """
+    return [
+        CPJob(
+            root=str(root),
+            out=str(out),
+            cp_size=cp_size,
+            strategy=settings.strategy,
+            options=cp_options(settings, max_tokens),
+            workload=workload,
+        )
+        for cp_size in settings.sizes
+    ]
+
+
+def check_padding(job: CPJob, num_parts: int) -> None:
+    """Refuse padding that makes micro-batches too large, before anything is written.
+
+    Raises:
+        PlanError: how many exceed S_max, and what would help.
+    """
+    if job.strategy != PADDED:
+        return
+    multiple, bound = job.fields["pad_multiple"], job.options.max_tokens
+    rows = over = largest = 0
+    for part in range(num_parts):
+        steps = read_plan_part(Path(job.root) / "plan" / f"{schema.part_name(part)}.parquet")
+        padded = -(-steps.pieces.tokens // multiple) * multiple
+        row_tokens = np.add.reduceat(padded, steps.row_offsets[:-1])
+        rows += len(row_tokens)
+        over += int(np.count_nonzero(row_tokens > bound))
+        largest = max(largest, int(row_tokens.max()))
+    if over:
+        raise PlanError(
+            f"cp {job.cp_size}: {over} of {rows} micro-batches exceed max_tokens {bound} once "
+            f"their pieces are padded to multiples of {multiple}; the largest has {largest}. "
+            "Raise packing.max_tokens, lower packing.context_length or packing.max_pieces, or use "
+            "a strategy without padding"
         )
 
 
@@ -51,6 +117,7 @@ def write_cp_part(job: CPJob, part: int) -> FileReceipt:
         cp_size=job.cp_size,
         strategy=job.strategy,
         workload=job.workload,
+        options=job.options,
     )
     return write_part(cp_table(steps, plan), Path(job.out), f"cp={job.cp_size}/{name}")
 

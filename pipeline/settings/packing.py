@@ -1,4 +1,4 @@
-"""How sources become a stream, the stream steps, and micro-batches CP plans."""
+"""How sources become a stream, and the stream steps."""
 
 from __future__ import annotations
 
@@ -64,17 +64,3 @@ class PackingSettings(Table):
     def bound(self) -> int:
         """S_max: `max_tokens`, or a quarter more than the context length."""
         return self.context_length * 5 // 4 if self.max_tokens is None else self.max_tokens
-
-
-class ContextParallelSettings(Table):
-    """CP degrees to plan for; 1 needs no plan."""
-
-    sizes: tuple[int, ...] = ()
-    strategy: Literal["per_sequence", "per_document"] = "per_document"
-
-    @model_validator(mode="after")
-    def _degrees(self) -> ContextParallelSettings:
-        allowed = all(2 <= size <= 65_536 for size in self.sizes)
-        if not allowed or len(set(self.sizes)) != len(self.sizes):
-            raise ValueError(f"sizes {list(self.sizes)} must be distinct and 2 to 65536")
-        return self

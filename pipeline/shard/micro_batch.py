@@ -7,7 +7,7 @@ queries laid out chunk by chunk, causal attention aligned at the end of both is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chunks:
-    """One row of a CP plan; the arrays have one entry a chunk, `predicted` one a CP rank."""
+    """One row of a CP plan; the first four arrays have one entry a chunk."""
 
     cp_rank: np.ndarray
     piece: np.ndarray
@@ -69,6 +69,9 @@ class Chunks:
     stop: np.ndarray
     strategy: str
     predicted: np.ndarray
+    """Work of each CP rank."""
+    considered: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Work of the slowest rank under each strategy that was a candidate."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

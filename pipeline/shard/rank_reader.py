@@ -156,6 +156,7 @@ class Reader(ABC):
             stop=row.list_of("stop"),
             strategy=row.text("strategy"),
             predicted=row.list_of("predicted"),
+            considered=row.list_of("considered"),
         )
 
     def _view(self, step: int, slot: int, cp_rank: int, cp_size: int) -> RankMicroBatch:

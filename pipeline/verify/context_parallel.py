@@ -13,6 +13,8 @@ import numpy as np
 from pipeline.shard import schema
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.padding import place_pads
+from pipeline.verify.cp_predictions import check_predictions
+from pipeline.verify.cp_work import ChunkList, degree_of
 from pipeline.verify.part import PartTable
 from pipeline.verify.plan_rows import PlanPart
 from pipeline.verify.result import VerifyError
@@ -67,6 +69,9 @@ def check_cp_part(manifest: Manifest, part: int, plan: PlanPart, cp_size: int) -
     _check_shares(chunks, cp_size)
     if pad_multiple > 1:
         _check_halves(chunks, placed, cp_size)
+    names = ("row", "cp_rank", "piece", "start", "stop")
+    listed = ChunkList(**{name: getattr(chunks, name) for name in names})
+    check_predictions(table, plan, listed, degree_of(manifest, cp_size))
 
 
 def _pad_multiple(manifest: Manifest, cp_size: int) -> int:

@@ -51,6 +51,10 @@ class PartTable:
         """A plain integer column as int64, (rows,)."""
         return self._array(name).to_numpy().astype(np.int64)
 
+    def texts(self, name: str) -> list[str]:
+        """A column of strings, one a row."""
+        return self._array(name).to_pylist()
+
     def values(self, name: str) -> np.ndarray:
         """All values of a list column, back to back, in their own type."""
         return self._flat(name).to_numpy()

@@ -25,7 +25,7 @@ LAWS = (
     "what of a source is truncated, left out or not selected is what its policies say, and counted",
     "a stream ends at its target or a source's end, after no more of its epochs than it may have",
     "the tail is less than a step",
-    "CP plans give every token to exactly one rank, in even shares",
+    "CP plans give every token to exactly one rank, in even shares, and predict its work",
 )
 """What `verify` establishes, in the order in which it is checked."""
 

@@ -10,8 +10,8 @@ from pipeline.shard.reader import Reader, open_plan, open_shards
 from pipeline.verify import verify
 from tests.golden.make import GOLDEN
 
-MANIFEST = "c972eaaebc1e48d0d793aa488e1f10c1513b4114822077d6981887e7a777e165"
-WHAT_RANKS_SEE = "f77756af9d3754854d644c2b151f1d1f698ef8053bc8321e578172d5451f65bd"
+MANIFEST = "59549b8b3df76dfd3921c2a0fadc455fccbbcf016ceedf154bf53b73e853ca26"
+WHAT_RANKS_SEE = "d9d0fe79acba118b25736560754653ee47f2d4063451299539906d3ea0ed5d2a"
 
 
 def what_ranks_see(reader: Reader) -> str:

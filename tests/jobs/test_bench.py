@@ -216,6 +216,7 @@ def test_the_work_of_a_process_left_behind_is_counted(tmp_path: Path) -> None:
         "os.setsid()\n"
         "held = bytearray(os.urandom(50_000_000))\n"
         "while time.process_time() < 0.7: pass\n"
+        "time.sleep(2)\n"  # long enough to be seen where the machine is busy
     )
     usage = _measured(code, tmp_path)
     assert usage.returncode == 3

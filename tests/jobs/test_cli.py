@@ -89,21 +89,31 @@ def test_build_verify_report_inspect(built: Path, capsys: pytest.CaptureFixture[
     assert [source["name"] for source in figures["sources"]] == ["lines", "mixed"]
     assert run("report", str(built)) == 0
     shown = capsys.readouterr().out
-    for words in ("this set", "mixture", "set aside", "1.00 of 1", "dp 2, pp 2\n"):
+    for words in ("this set", "mixture", "set aside", "1.00 of 1", "dp 2, pp 2\n", "4, adaptive"):
         assert words in shown
+    for row in figures["cp"].values():
+        assert sum(row["chosen"].values()) == 4 * figures["steps"]
     options = ("--dp-size", "1", "--pp-size", "2", "--virtual-stages", "2", "--lockstep")
     assert run("report", str(built), *options) == 0
     assert "dp 1, pp 2 x 2, lockstep" in capsys.readouterr().out
     assert run("inspect", str(built), "--step", "2", "--slot", "1", "--text", "20", "--json") == 0
     batch = json.loads(capsys.readouterr().out)
     assert sum(piece["tokens"] for piece in batch["pieces"]) == batch["tokens"]
-    assert sum(rank["tokens"] for rank in batch["cp"]["4"]) == batch["tokens"]
+    plan = batch["cp"]["4"]
+    assert sum(rank["tokens"] for rank in plan["ranks"]) == batch["tokens"]
+    assert [piece["tokens"] for piece in plan["pieces"]] == [
+        piece["tokens"] for piece in batch["pieces"]
+    ]
+    slowest = max(rank["predicted"] for rank in plan["ranks"])
+    assert plan["considered"][plan["strategy"]] == min(plan["considered"].values()) == slowest
     assert all(piece["text"] for piece in batch["pieces"])
     turns = {place["dp_size"]: place["turn"] for place in batch["runs_as"]}
     four, two = (run_order(figures["micro_batch_order"], num) for num in (4, 2))
     assert turns == {1: four.index(1), 2: two.index(0), 4: 0}
     assert run("inspect", str(built), "--step", "2") == 0
-    assert f"turn {four.index(0)} of rank 0 at dp 1" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    for words in (f"turn {four.index(0)} of rank 0 at dp 1", "slowest rank under", "cp 4: mixed"):
+        assert words in shown
 
 
 def test_a_document_is_found_again_in_its_file_and_in_the_plan(
@@ -187,8 +197,21 @@ def test_replan_from_the_command_line(
     assert run("build", "--config", str(config_file), "--out", out, "--quiet") == 0
     assert run("replan", out, "--cp-size", "3", "--strategy", "per_sequence", "--quiet") == 0
     assert run("verify", out, "--json", "--quiet") == 0
+    padded = ("--strategy", "padded_head_tail", "--kv-exchange", "0.5")
+    assert run("replan", out, "--cp-size", "2", "--cp-size", "4", *padded, "--quiet") == 2
+    error = capsys.readouterr().err
+    assert "micro-batches exceed max_tokens 640 once their pieces are padded to multiples" in error
+    assert run("verify", out, "--quiet") == 0
     assert run("replan", out, "--cp-size", "3", "--strategy", "diagonal") == 2
     assert "no strategy 'diagonal'; known: per_sequence, per_document" in capsys.readouterr().err
+    assert run("replan", out, "--cp-size", "3", "--strategy", "whole_document") == 2
+    assert "whole_document is a diagnostic, whose ranks hold unequal" in capsys.readouterr().err
+    assert run("replan", out, "--cp-size", "3", "--pad-to", "8") == 2
+    assert 'pad_to is 8, but strategy "adaptive" pads nothing' in capsys.readouterr().err
+    assert run("replan", out, "--cp-size", "3", "--kv-exchange", "99") == 2
+    assert (
+        "replan: kv_exchange: Input should be less than or equal to 64" in capsys.readouterr().err
+    )
 
 
 def test_a_damaged_set_is_status_1_and_names_the_file(
@@ -289,9 +312,54 @@ def test_simulate_reads_lengths_from_where_they_are(
     assert "expected fig3, fig3_stream, FILE.npy" in capsys.readouterr().err
 
 
+def test_simulate_compares_strategies_on_each_policys_micro_batches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lengths.json").write_text(json.dumps([700, 80, 3, 1200, 55, 9] * 40))
+    arguments = ["simulate", "--lengths", str(tmp_path / "lengths.json"), "--crossover", "500"]
+    arguments += ["--num-micro-batches", "4", "--context-length", "2000"]
+    arguments += ["--policies", "concat,ffd", "--global-batches", "1,2", "--cp-size", "2"]
+    arguments += ["--cp-size", "4", "--cp-strategies", "per_document,adaptive,padded_head_tail"]
+    assert run(*arguments, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    strategies = ["per_document", "adaptive", "padded_head_tail"]
+    assert [
+        (row["policy"], row["global_batches"], row["cp_size"], row["strategy"]) for row in rows
+    ] == [
+        (policy, batches, cp_size, strategy)
+        for policy, batches in (("concat", None), ("ffd", 1), ("ffd", 2))
+        for cp_size in (2, 4)
+        for strategy in strategies
+    ]
+    for documents, adaptive, padded in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        assert adaptive["predicted_time"] <= documents["predicted_time"]
+        assert sum(adaptive["chosen"].values()) == adaptive["micro_batches"]
+        assert documents["chosen"] is None
+        assert documents["cp_tokens"] < padded["cp_tokens"]
+        assert documents["over_max_tokens"] == 0
+        assert documents["plans_per_s"] > 0
+    measures = ["cp_attention_mean", "cp_attention", "tile_waste", "kv_cut", "kv_needed"]
+    assert all(row[name] >= 0 for row in rows for name in measures)
+    times = {"": [row["predicted_time"] for row in rows]}
+    for option, value in (("--kv-exchange", "8"), ("--cp-throughput", "flat")):
+        assert run(*arguments, option, value, "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        times[option] = [row["predicted_time"] for row in found]
+    for option in ("--kv-exchange", ""):
+        less = "" if option else "--cp-throughput"  # short chunks run below the best speed
+        assert all(a > b for a, b in zip(times[option], times[less], strict=True))
+    assert run(*arguments) == 0
+    shown = capsys.readouterr().out
+    for words in ("ffd (2), cp 4: ", "adaptive chose", "attention: slowest rank's attention tiles"):
+        assert words in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["simulate", "SHAPE", "--cp-size", "2", "--cp-strategies", "x"], "no strategy 'x'"),
+        (["simulate", "SHAPE", "--cp-size", "2", "--kv-exchange", "-1"], "kv_exchange is -1.0"),
+        (["simulate", "SHAPE", "--cp-size", "2", "--cp-throughput", "x"], "expected default or"),
         (["inspect", "BUILT", "--step", "9999"], "step 9999 is not in 0.."),
         (["inspect", "BUILT", "--step", "0", "--slot", "4"], "slot 4 is not in 0..3"),
         (["report", "BUILT", "--dp-size", "3"], "dp_size 3 does not divide the 4"),

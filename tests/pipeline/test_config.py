@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from packer.context_parallel import STRATEGIES
+from packer.context_parallel.options import CANDIDATES
+from packer.context_parallel.strategies import DEFAULT
+from packer.profile import Profile, Table
+from packer.throughput import FLAT, PUBLISHED, Throughput
+from packer.workload import Workload
 from pipeline.config import ConfigError, RunConfig, fingerprint
 from pipeline.config_file import load_config, parse_config
+from pipeline.planning.cp_options import cp_options, describe_options, options_of
+from pipeline.settings.context_parallel import CPCandidate, CPStrategy
 
 SMALL = """
 [tokenizer]
@@ -38,6 +48,45 @@ def test_defaults_are_resolved(config_file: Path) -> None:
     assert config.packing.bound == 1250
     assert config.packing.policy == "lookahead"
     assert config.at_source_end == "drop"  # no weights: every document is used
+
+
+def test_settings_know_the_strategies_that_plans_are_written_with(config_file: Path) -> None:
+    assert set(get_args(CPStrategy)) == set(STRATEGIES)
+    assert get_args(CPCandidate) == CANDIDATES
+    settings = load_config(config_file).context_parallel
+    assert (settings.strategy, settings.candidates) == (DEFAULT, CANDIDATES)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_options_stand_in_the_manifest_and_come_back(strategy: str, config_file: Path) -> None:
+    more = {"padded_head_tail": "pad_to=6,", "adaptive": "candidates=['mixed','per_sequence'],"}
+    table = f"{{strategy='{strategy}', {more.get(strategy, '')} kv_exchange=0.5}}"
+    settings = load_config(config_file, (f"context_parallel={table}",)).context_parallel
+    options, workload = cp_options(settings, 1250), Workload(crossover=100)
+    assert options.max_tokens == 1250
+    fields = json.loads(json.dumps(describe_options(strategy, options, workload, 4)))
+    assert fields["strategy"] == strategy
+    assert fields.get("pad_multiple") == (24 if strategy == "padded_head_tail" else None)
+    found = options_of(fields, workload)
+    assert found.throughput == options.throughput_of(workload) == PUBLISHED
+    assert found.kv_exchange == 0.5
+    assert found.candidates == settings.candidates
+
+
+def test_throughput_is_named_where_it_stands_elsewhere(config_file: Path) -> None:
+    table = Table(tokens=(10, 100), time=(10.0, 100.0))
+    grid = Throughput(query_tokens=(1,), key_tokens=(1, 2), achieved=((1.0, 2.0),))
+    profile = Profile(linear=table, attention=table, throughput=grid)
+    for name, workload, expected, written in (
+        ("default", Workload(crossover=None, profile=profile), grid, "profile"),
+        ("flat", Workload(crossover=None, profile=profile), FLAT, "flat"),
+        ("default", Workload(crossover=9), PUBLISHED, PUBLISHED.as_dict()),
+    ):
+        config = load_config(config_file, (f"context_parallel.throughput={name}",))
+        options = cp_options(config.context_parallel, 0)
+        fields = describe_options("mixed", options, workload, 2)
+        assert fields["throughput"] == written
+        assert options_of(fields, workload).throughput == expected
 
 
 def test_with_weights_the_stream_stops_so_that_the_mixture_holds(config_file: Path) -> None:
@@ -97,6 +146,17 @@ def test_overrides_are_toml_values_and_bare_words(config_file: Path) -> None:
         ),
         ("packing.global_batches=9", ["max_displacement is 16", "at least 17"]),
         ("context_parallel.sizes=[1,2]", ["distinct and 2 to 65536"]),
+        ("context_parallel.strategy='whole_document'", ["context_parallel.strategy", "'mixed'"]),
+        ("context_parallel.kv_exchange=-1", ["context_parallel.kv_exchange", "equal to 0"]),
+        ("context_parallel.pad_to=64", ['strategy "adaptive" pads nothing', "padded_head_tail"]),
+        (
+            "context_parallel={strategy='mixed', candidates=['mixed']}",
+            ['strategy "mixed" has no choice', 'strategy = "adaptive"'],
+        ),
+        ("context_parallel.candidates=['mixed','mixed']", ["must be distinct"]),
+        ("context_parallel.candidates=[]", ["context_parallel.candidates", "at least 1 item"]),
+        ("context_parallel.candidates=['adaptive']", ["candidates", "'per_document' or 'mixed'"]),
+        ("context_parallel.throughput='peak'", ["'default' or 'flat'"]),
         ("parallel.dp_size=3", ["dp_size 3 does not divide", "4"]),
         ("parallel.virtual_stages=2", ["parallel", "nothing to interleave"]),
         ("parallel.coupling='fsdp'", ["parallel.coupling", "'gradient_sync' or 'lockstep'"]),

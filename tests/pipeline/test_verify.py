@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packer.context_parallel import STRATEGIES, plan_context_parallel
+from packer.context_parallel import STRATEGIES, CPOptions, plan_context_parallel
 from packer.workload import Workload
+from pipeline.planning.cp_options import describe_options
 from pipeline.verify import VerifyReport, verify
 from tests import changes
 from tests.changes import CP, PLAN, SHARD, Change, add, both, broken, put, segment, swap_slots
-from tests.fixture_set import SetData, make_set
+from tests.fixture_set import CROSSOVER, SetData, make_set
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +221,23 @@ CP_LAWS: dict[str, tuple[Change, str]] = {
     ),
     "shares are even": (chunks(0, (0, 0, 0, 7), (1, 0, 7, 16)), "ranks hold [7, 9] tokens"),
     "no rank is left out": (chunks(0, (0, 0, 0, 16)), "ranks hold [16, 0] tokens"),
+    "predictions are those of the chunks": (add("cp", "predicted", 3, 1), "; its chunks make ["),
+    "predictions move with the chunks": (
+        chunks(0, (0, 0, 0, 8), (1, 0, 8, 16)),
+        "; its chunks make [",
+    ),
+    "the exchange has its price": (
+        lambda data: data.manifest["cp"]["2"].update(kv_exchange=0.5),
+        "; its chunks make [",
+    ),
+    "the strategy is the degree's": (
+        put("cp", "strategy", 2, "mixed"),
+        "strategy is 'mixed', the manifest says 'per_sequence'",
+    ),
+    "nothing is considered without a choice": (
+        put("cp", "considered", 1, [5]),
+        "'considered' must have 0 entries",
+    ),
 }
 
 
@@ -229,6 +247,69 @@ def test_a_broken_law_of_cp_plans_is_found(law: str, tmp_path: Path):
     error = broken(change, tmp_path)
     assert f"{CP}, row group 0: row" in str(error)
     assert message in str(error)
+
+
+def adaptive(data: SetData) -> None:
+    """The same chunks, as the choice of each micro-batch between two strategies."""
+    data.manifest["cp"]["2"].update(
+        strategy="adaptive", candidates=["per_document", "per_sequence", "mixed"]
+    )
+    for columns in data.cp:
+        slowest = [max(work) for work in columns["predicted"]]
+        columns["considered"] = [[work + 1, work, work] for work in slowest]
+
+
+def cheapen(data: SetData) -> None:
+    data.cp[0]["considered"][0] = [work - 1 for work in data.cp[0]["considered"][0]]
+
+
+# --- Law: of candidates the one of least time was chosen, of equals the first.
+CHOICE_LAWS: dict[str, tuple[Change, str]] = {
+    "every candidate has a figure": (
+        put("cp", "considered", 1, [5, 6]),
+        "'considered' must have 3 entries",
+    ),
+    "the least is chosen": (
+        put("cp", "considered", 0, 1, 0),
+        "it must be the first of the least, 'per_document'",
+    ),
+    "of equals the first": (put("cp", "strategy", 0, "mixed"), "it must be the first of the least"),
+    "its figure is its slowest rank's": (cheapen, "the slowest rank is predicted"),
+}
+
+
+def test_a_choice_between_strategies_passes(tmp_path: Path):
+    data = make_set()
+    adaptive(data)
+    assert verify(data.write(tmp_path)).rows == 16
+
+
+@pytest.mark.parametrize("law", CHOICE_LAWS)
+def test_a_wrong_choice_between_strategies_is_found(law: str, tmp_path: Path):
+    change, message = CHOICE_LAWS[law]
+    error = broken(both(adaptive, change), tmp_path)
+    assert f"{CP}, row group 0: row" in str(error)
+    assert message in str(error)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"throughput": "profile"}, 'throughput is "profile", but the workload model has no'),
+        ({"throughput": {"query_tokens": [1]}}, "throughput must be an object"),
+        ({"kv_exchange": -1}, "kv_exchange is -1; it must be 0 to 64"),
+        ({"kv_exchange": None}, "kv_exchange is None; it must be a number"),
+        ({"candidates": ["mixed", "mixed"]}, "candidates a list of distinct ones"),
+        ({"strategy": 1}, "strategy must be a string"),
+    ],
+)
+def test_a_degree_that_is_described_badly_is_refused(
+    fields: dict[str, object], words: str, tmp_path: Path
+):
+    error = broken(lambda data: data.manifest["cp"]["2"].update(fields), tmp_path)
+    assert "manifest.json" in str(error)
+    assert "cp.2: a field is missing or malformed: " in str(error)
+    assert words in str(error)
 
 
 # --- Law: pads, where a plan has them, fill every piece up and lie as kernels cut it. Row 0 is one
@@ -310,8 +391,9 @@ def test_a_multiple_that_no_plan_can_have_is_refused(multiple: object, tmp_path:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_plans_of_every_strategy_pass(strategy: str, tmp_path: Path):
     data = make_set()
-    if strategy == "padded_head_tail":
-        changes.padded(4)(data)
+    segment(max_tokens=1_000)(data)
+    workload, options = Workload(crossover=CROSSOVER), CPOptions(kv_exchange=0.5)
+    data.manifest["cp"]["2"] = describe_options(strategy, options, workload, 2)
     for plan, columns in zip(data.plan, data.cp, strict=True):
         for row, cu_seqlens in enumerate(plan["cu_seqlens"]):
             lengths = np.diff(cu_seqlens)
@@ -320,10 +402,14 @@ def test_plans_of_every_strategy_pass(strategy: str, tmp_path: Path):
                 np.array([0, len(lengths)]),
                 cp_size=2,
                 strategy=strategy,
-                workload=Workload(crossover=8),
+                workload=workload,
+                options=options,
             )
             for name in ("cp_rank", "piece", "start", "stop"):
                 columns[name][row] = getattr(planned, name).tolist()
+            for name in ("predicted", "considered"):
+                columns[name][row] = getattr(planned, name)[0].tolist()
+            columns["strategy"][row] = planned.strategy[0]
     assert verify(data.write(tmp_path)).rows == 16
 
 
