@@ -383,8 +383,8 @@ def profile(
 
 
 @app.command(
-    epilog="Example: torchrun --nproc-per-node 4 -m jobs train --shards out/demo --config "
-    "jobs/configs/train.toml"
+    epilog="Example: torchrun --nproc-per-node 4 -m jobs train --shards out/train-shards "
+    "--config jobs/configs/train.toml"
 )
 def train(
     shards: Annotated[Path, typer.Option(metavar="DIR", help="The set's directory.")],
