@@ -383,8 +383,8 @@ def profile(
 
 
 @app.command(
-    epilog="Example: torchrun --nproc-per-node 4 -m jobs train --shards out/train-shards "
-    "--config jobs/configs/train.toml"
+    epilog="Example: steelyard train --shards out/train-shards --config jobs/configs/train.toml "
+    "--set mesh.cp_size=1 --set mesh.pp_size=1 (more ranks: torchrun --nproc-per-node 4 -m trainer)"
 )
 def train(
     shards: Annotated[Path, typer.Option(metavar="DIR", help="The set's directory.")],
