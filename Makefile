@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out
+STEPS ?= 30
 CONFIG ?= jobs/configs/demo.toml
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: setup demo shards report test test-slow check format bench bench-peers curves gpu-check clean
+.PHONY: setup demo train shards report test test-slow check format bench bench-peers curves gpu-check clean
 
 setup: $(VENV)/installed
 
@@ -24,6 +25,15 @@ demo: setup
 	$(BIN)/steelyard build --config $(CONFIG) --out $(OUT)/demo
 	$(BIN)/steelyard verify $(OUT)/demo
 	$(BIN)/steelyard report $(OUT)/demo
+	$(MAKE) train STEPS=5
+
+# The demo's token stores under a plan of small steps, and a small model on four processes.
+train: setup
+	test -d $(OUT)/demo-corpus || $(BIN)/python -m jobs.demo $(OUT)/demo-corpus
+	$(BIN)/steelyard build --config jobs/configs/train-shards.toml --out $(OUT)/train-shards \
+	  --set shards.store=$(OUT)/demo/store --quiet
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 -m trainer --shards $(OUT)/train-shards \
+	  --config jobs/configs/train.toml --set run.steps=$(STEPS) > $(OUT)/train.jsonl
 
 shards: setup
 	$(BIN)/steelyard build --config $(CONFIG) --out $(OUT)/shards

@@ -382,6 +382,24 @@ def profile(
     write_profile(request, out, Reporter(quiet=quiet))
 
 
+@app.command(
+    epilog="Example: steelyard train --shards out/train-shards --config jobs/configs/train.toml "
+    "--set mesh.cp_size=1 --set mesh.pp_size=1 (more ranks: torchrun --nproc-per-node 4 -m trainer)"
+)
+def train(
+    shards: Annotated[Path, typer.Option(metavar="DIR", help="The set's directory.")],
+    config: Annotated[Path, typer.Option(metavar="FILE", help="The run's TOML file.")],
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as run.steps=9."),
+    ] = None,
+) -> None:
+    """Train a model on a set; one process a rank, started by torchrun."""
+    from trainer.launch import launch
+
+    raise typer.Exit(launch(shards, config, tuple(override or ())))
+
+
 def _coupling(lockstep: bool) -> Coupling:
     return "lockstep" if lockstep else "gradient_sync"
 

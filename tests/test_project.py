@@ -28,6 +28,8 @@ PACKAGES = ("packer", "pipeline", "jobs", "trainer")
         ("pipeline.verify", ("numba", "ray")),
         ("trainer.errors", ("torch", "ray", "numba")),
         ("trainer.profile", ("ray", "numba")),
+        ("trainer.train", ("ray", "numba", "tokenizers", "pydantic")),
+        ("trainer.launch", ("torch", "pyarrow")),
     ],
 )
 def test_importing_a_module_does_not_pull_in_what_it_should_not_know(

@@ -17,7 +17,7 @@ from pipeline.verify import VerifyError
 from tests.bad_corpus import EXPECTED, FOLDERS, TRUNCATED, write_bad_corpus
 from tests.jobs.small_run import small_config
 
-COMMANDS = ("build", "replan", "verify", "report", "inspect", "simulate", "profile")
+COMMANDS = ("build", "replan", "verify", "report", "inspect", "simulate", "profile", "train")
 MODEL = {
     "model_type": "llama",
     "hidden_size": 16,

@@ -1,0 +1,171 @@
+"""What tests run on ranks; imported once, by the server that ranks are forked from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet  # noqa: F401  (for the server)
+import torch
+import torch.distributed.checkpoint.state_dict
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+from trainer.communication import open_mesh
+from trainer.cross_entropy import cross_entropy_sum
+from trainer.prepare import prepare
+from trainer.schedule import Wire, one_forward_one_backward
+from trainer.settings import parse_settings
+from trainer.train import Run, open_run
+
+Arrays = dict[str, np.ndarray]
+
+
+def open_settings(tables: Mapping[str, Any], shards: str, world_size: int) -> Run:
+    environment = {"WORLD_SIZE": str(world_size)}
+    return open_run(prepare(parse_settings(tables), Path(shards), environment))
+
+
+def train(
+    rank: int,
+    runs: Sequence[tuple[Mapping[str, Any], str]],
+    world_size: int,
+    steps: Sequence[int],
+) -> list[list[dict[str, Any]]]:
+    """Some steps of each run, (settings, set): their records, on the first ranks with gradients."""
+    results = []
+    for tables, shards in runs:
+        run = open_settings(tables, shards, world_size)
+        records = []
+        for step in steps:
+            record = run.step(step)
+            record["gradients"] = gradients(run)
+            records.append(record)
+        results.append(records)
+    return results
+
+
+def gradients(run: Run) -> Arrays:
+    """The whole gradients of this stage, on one rank of those that share it; elsewhere nothing."""
+    whole = {}
+    for name, parameter in run.stage.named_parameters():
+        assert isinstance(parameter.grad, DTensor)
+        whole[name] = parameter.grad.full_tensor().numpy()
+    mesh = run.mesh
+    alone = mesh.rank("dp") == mesh.rank("cp") == mesh.rank("tp") == 0
+    return whole if alone else {}
+
+
+def train_on(
+    rank: int, tables: Mapping[str, Any], shards: str, world_size: int
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """As the command does: from the newest checkpoint to the last step; records and notes."""
+    records: list[dict[str, Any]] = []
+    notes: list[str] = []
+    open_settings(tables, shards, world_size).steps(records.append, notes.append)
+    return records, notes
+
+
+def piece_outputs(
+    rank: int,
+    tables: Mapping[str, Any],
+    shards: str,
+    world_size: int,
+    slot: int,
+    changed_piece: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What the last norm gives for a slot of step 0, as it is and with other tokens in a piece.
+
+    Returns:
+        The piece of each local token, and twice (tokens, hidden).
+    """
+    run = open_settings(tables, shards, world_size)
+    cp = {"cp_rank": run.mesh.rank("cp"), "cp_size": run.mesh.size("cp")}
+    views = run.source.reader.micro_batches(0, dp_rank=0, dp_size=1, **cp)
+    place, view = next((i, view) for i, view in enumerate(views) if view.slot == slot)
+    batch = run.source.batches(0)[place]
+    cu_seqlens = run.source.reader.micro_batch(0, slot).cu_seqlens
+    piece = np.searchsorted(cu_seqlens, view.query_index, side="right") - 1
+    tokens = batch.tokens.clone()
+    mine = np.flatnonzero(piece == changed_piece)
+    tokens[mine] = (tokens[mine] * 7 + 3) % run.config.vocab_size
+    outputs: list[np.ndarray] = []
+    run.stage.norm.register_forward_hook(
+        lambda _module, _arguments, output: outputs.append(output.detach().numpy())
+    )
+    for given in (batch, replace(batch, tokens=tokens)):
+        run.stage(None, given)
+    return piece, outputs[0][: len(piece)], outputs[1][: len(piece)]
+
+
+def pipeline_grid(rank: int, num_stages: int, cases: Sequence[Sequence[int]]) -> list[float]:
+    """1F1B of stages tanh(x w), for micro-batches of the given rows; losses weighted by place.
+
+    Returns:
+        For each case this stage's dloss/dw, then, the stages' weights being 0.5 + stage, what one
+        process gives.
+    """
+    world_size = torch.distributed.get_world_size()
+    mesh = open_mesh(
+        dp=world_size // num_stages, cp=1, pp=num_stages, tp=1, device=torch.device("cpu")
+    )
+    mine = mesh.rank("pp")
+    found = []
+    for rows in cases:
+        weights = [torch.tensor(0.5 + i, dtype=torch.float64, requires_grad=True)
+                   for i in range(num_stages)]  # fmt: skip
+        inputs = [torch.linspace(0.1, 1 + i, 3 * n, dtype=torch.float64).view(n, 3)
+                  for i, n in enumerate(rows)]  # fmt: skip
+        order: list[tuple[str, int]] = []
+
+        def forward(number, x, inputs=inputs, order=order, weights=weights):
+            order.append(("forward", number))
+            y = torch.tanh((inputs[number] if x is None else x) * weights[mine])
+            return (number + 1) * y.sum() if mesh.is_last_stage else y
+
+        def backward(number, y, gradient, order=order):
+            order.append(("backward", number))
+            y.backward(gradient)
+
+        wire = Wire(mesh=mesh, shapes=[(n, 3) for n in rows], dtype=torch.float64)
+        one_forward_one_backward(forward, backward, wire)
+        assert sorted(order) == sorted(
+            (what, i) for what in ("forward", "backward") for i in range(len(rows))
+        )
+        held = np.cumsum([1 if what == "forward" else -1 for what, _ in order])
+        assert held.max() <= min(num_stages - mine, len(rows))  # what 1F1B holds, no more
+        alone = [weight.detach().clone().requires_grad_() for weight in weights]
+        for number, x in enumerate(inputs):
+            for weight in alone:
+                x = torch.tanh(x * weight)
+            ((number + 1) * x.sum()).backward()
+        ours, theirs = weights[mine].grad, alone[mine].grad
+        assert ours is not None
+        assert theirs is not None
+        found += [ours.item(), theirs.item()]
+    return found
+
+
+def shared_cross_entropy(rank: int, chunk: int) -> list[np.ndarray]:
+    """Loss, gradient of hidden rows (summed over tp) and of this rank's weights; every id a label.
+
+    Returns:
+        These three, then the same from one process.
+    """
+    mesh = open_mesh(dp=1, cp=1, pp=1, tp=2, device=torch.device("cpu"))
+    seed = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, 5, generator=seed, dtype=torch.float64) for n in (13, 12))
+    labels = torch.tensor([*range(12), -100])
+    hidden.requires_grad_()
+    share = weight[6 * rank : 6 * rank + 6].clone().requires_grad_()
+    loss = cross_entropy_sum(hidden, share, labels, mesh=mesh, chunk=chunk)
+    ours = [loss, *torch.autograd.grad(loss, (hidden, share))]
+    torch.distributed.all_reduce(ours[1])
+    weight.requires_grad_()
+    whole = functional.cross_entropy(hidden @ weight.T, labels, reduction="sum")
+    by_hidden, by_weight = torch.autograd.grad(whole, (hidden, weight))
+    theirs = [whole, by_hidden, by_weight[6 * rank : 6 * rank + 6]]
+    return [tensor.detach().numpy() for tensor in (*ours, *theirs)]

@@ -1,0 +1,129 @@
+"""A run that ends and goes on is the run that did not end: on its mesh to the last digit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer import rank_jobs
+from tests.trainer.ranks import run_ranks
+from tests.trainer.small_sets import first_weights, reference_step, settings
+from trainer.optimization import learning_rate
+from trainer.settings import parse_settings
+
+NUM_STEPS, STOPPED = 5, 3
+FIRST_MESH = {"pp_size": 2, "tp_size": 2}
+OTHER_MESHES = [
+    {"dp_size": 4},
+    {"cp_size": 2, "dp_size": 2},
+    pytest.param({}, marks=pytest.mark.slow),
+    pytest.param({"dp_size": 2, "tp_size": 2}, marks=pytest.mark.slow),
+]
+
+
+def tables(model: Path, mesh: dict[str, int], directory: Path, steps: int) -> dict[str, Any]:
+    return settings(
+        model,
+        mesh=mesh,
+        run={"steps": NUM_STEPS},
+        checkpoint={"directory": str(directory), "every_steps": steps},
+        optimizer={"max_grad_norm": 0.9},
+    )
+
+
+@pytest.fixture(scope="module")
+def whole_run(
+    small_set: Path, small_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[dict[str, Any]]]:
+    """A run without a break: its checkpoints and records."""
+    directory = tmp_path_factory.mktemp("checkpoints")
+    arguments = (tables(small_model, FIRST_MESH, directory, STOPPED), str(small_set), 4)
+    records, _ = run_ranks(4, rank_jobs.train_on, *arguments)[0]
+    assert [record["step"] for record in records] == list(range(NUM_STEPS))
+    return directory, records
+
+
+def resumed(
+    whole_run: tuple[Path, list[dict[str, Any]]],
+    directory: Path,
+    model: Path,
+    shards: Path,
+    mesh: dict[str, int],
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The run as it goes on after it was killed in the step after its first checkpoint."""
+    name = f"step-{STOPPED:08d}"
+    shutil.copytree(whole_run[0] / name, directory / name)
+    (directory / f"step-{STOPPED + 1:08d}.partial").mkdir()  # killed while it was saving
+    world_size = parse_settings(tables(model, mesh, directory, 0)).mesh.world_size
+    arguments = (tables(model, mesh, directory, 0), str(shards), world_size)
+    return run_ranks(world_size, rank_jobs.train_on, *arguments)[0]
+
+
+def test_on_the_same_mesh_it_goes_on_to_the_last_digit(
+    whole_run: tuple[Path, list[dict[str, Any]]], tmp_path: Path, small_model: Path, small_set: Path
+) -> None:
+    records, notes = resumed(whole_run, tmp_path, small_model, small_set, FIRST_MESH)
+    assert f"goes on at step {STOPPED} of {NUM_STEPS}" in notes[0]
+    for found, wanted in zip(records, whole_run[1][STOPPED:], strict=True):
+        for figure in ("step", "loss", "grad_norm", "lr", "tokens"):
+            assert found[figure] == wanted[figure]
+
+
+@pytest.mark.parametrize("mesh", OTHER_MESHES, ids=str)
+def test_on_another_mesh_it_runs_exactly_the_steps_that_are_left(
+    mesh: dict[str, int],
+    whole_run: tuple[Path, list[dict[str, Any]]],
+    tmp_path: Path,
+    small_model: Path,
+    small_set: Path,
+) -> None:
+    records, _ = resumed(whole_run, tmp_path, small_model, small_set, mesh)
+    for found, wanted in zip(records, whole_run[1][STOPPED:], strict=True):
+        assert found["step"] == wanted["step"]
+        assert found["tokens"] == wanted["tokens"]
+        for figure in ("loss", "grad_norm"):
+            assert found[figure] == pytest.approx(wanted[figure], rel=1e-10)
+
+
+def test_the_run_is_that_of_adamw_on_the_pieces_one_by_one(
+    whole_run: tuple[Path, list[dict[str, Any]]], small_set: Path, small_model: Path, tmp_path: Path
+) -> None:
+    chosen = parse_settings(tables(small_model, {}, tmp_path, 0)).optimizer
+    weights = first_weights()
+    matrices = [w for w in weights.values() if w.ndim > 1]
+    norms = [w for w in weights.values() if w.ndim == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices}, {"params": norms, "weight_decay": 0.0}],
+        betas=(0.9, 0.95),
+        weight_decay=0.1,
+    )
+    clipped = 0
+    for record in whole_run[1]:
+        loss = reference_step(small_set, record["step"], weights)
+        norm = sum(weight.grad.square().sum().item() for weight in weights.values()) ** 0.5
+        if norm > 0.9:
+            clipped += 1
+            for weight in weights.values():
+                weight.grad *= 0.9 / norm
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(record["step"], NUM_STEPS, chosen)
+        optimizer.step()
+        assert record["loss"] == pytest.approx(loss, rel=1e-10)
+        assert record["grad_norm"] == pytest.approx(norm, rel=1e-10)
+    assert clipped
+    assert whole_run[1][-1]["loss"] < whole_run[1][0]["loss"]
+
+
+def test_a_damaged_checkpoint_is_refused(
+    whole_run: tuple[Path, list[dict[str, Any]]], tmp_path: Path, small_model: Path, small_set: Path
+) -> None:
+    name = f"step-{NUM_STEPS:08d}"
+    shutil.copytree(whole_run[0] / name, tmp_path / name)
+    next((tmp_path / name).glob("*.distcp")).unlink()
+    arguments = (tables(small_model, {}, tmp_path, 0), str(small_set), 1)
+    with pytest.raises(AssertionError, match=r"TrainerError: .*it is damaged or of another model"):
+        run_ranks(1, rank_jobs.train_on, *arguments)
