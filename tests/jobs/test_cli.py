@@ -39,9 +39,12 @@ README = Path(__file__).parents[2] / "README.md"
 @pytest.fixture(scope="module")
 def config_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("cli")
-    config = small_config(directory / "corpus")
+    fields = small_config(directory / "corpus").model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
+    fields["context_parallel"]["strategy"] = "adaptive"
     path = directory / "run.toml"
-    path.write_text(to_toml(config.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    path.write_text(to_toml(fields))
     return path
 
 
