@@ -212,7 +212,8 @@ FLAT = Throughput(query_tokens=(1,), key_tokens=(1,), achieved=((1.0,),))
 
 FLASH_ATTENTION_3 = {512: 292, 1024: 423, 2048: 521, 4096: 579, 8192: 602, 16_384: 616}
 """Sequence length to TFLOP/s: FlashAttention-3 (arXiv 2407.08608), Figure 5 (d), the labels of its
-bars: forward, causal, head dimension 128, bf16, H100 SXM5, 16 heads, 16k tokens in all.
+bars as others transcribed them: forward, causal, head dimension 128, bf16, H100 SXM5, 16 heads, 16k
+tokens in all.
 
 Half the square of the length is counted as pairs there (section 4.1); computed are, of n query
 tiles, n (n + 1) / 2 tiles, 1 + 1 / n times as many.
