@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from packer.schedule import Coupling
 
 app = typer.Typer(
+    rich_markup_mode=None,  # its tables cut off names of options at 80 columns
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

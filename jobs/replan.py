@@ -81,7 +81,7 @@ def replan(
             open_executor(job_settings or _small_or_large(manifest.num_parts)) as executor,
             Ledger(root / WORK / "ledger.jsonl") as ledger,
         ):
-            key = document["fingerprints"]["plan"]
+            key, had = document["fingerprints"]["plan"], tuple(document["cp"])
             for job in jobs:
                 degree = str(job.cp_size)
                 kept += stages.plan_cp(job, key, manifest.num_parts, executor, ledger, reporter)
@@ -90,7 +90,11 @@ def replan(
             del document["digests"]
             publish(root, document, kept)
             ledger.remove()
-    reporter.line(f"{root}: CP degrees {', '.join(sorted(document['cp'], key=int))}")
+    replaced = sorted(set(had) & {str(job.cp_size) for job in jobs}, key=int)
+    plans = sorted(document["cp"].items(), key=lambda plan: int(plan[0]))
+    degrees = (f"{degree} ({plan['strategy']})" for degree, plan in plans)
+    note = f"; replaced: {', '.join(replaced)}" if replaced else ""
+    reporter.line(f"{root}: CP degrees {', '.join(degrees)}{note}")
 
 
 def _check_strategy(strategy: str | None) -> None:

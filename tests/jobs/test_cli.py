@@ -198,7 +198,10 @@ def test_replan_from_the_command_line(
 ) -> None:
     out = str(tmp_path / "out")
     assert run("build", "--config", str(config_file), "--out", out, "--quiet") == 0
-    assert run("replan", out, "--cp-size", "3", "--strategy", "per_sequence", "--quiet") == 0
+    made = ("--cp-size", "3", "--cp-size", "4", "--strategy", "per_sequence")
+    assert run("replan", out, *made) == 0
+    closing = "CP degrees 2 (adaptive), 3 (per_sequence), 4 (per_sequence); replaced: 4\n"
+    assert capsys.readouterr().err.endswith(closing)
     assert run("verify", out, "--json", "--quiet") == 0
     padded = ("--strategy", "padded_head_tail", "--kv-exchange", "0.5")
     assert run("replan", out, "--cp-size", "2", "--cp-size", "4", *padded, "--quiet") == 2
