@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packer.throughput import FLAT, Throughput
 from packer.workload import Workload
 from pipeline.config import RunConfig
 from pipeline.config_file import parse_config
@@ -53,3 +54,18 @@ def stores_of(manifest: Manifest) -> list[TokenStore]:
     for store in stores:
         store.check_tables()
     return stores
+
+
+def throughput_of(value: object, workload: Workload) -> Throughput:
+    """The throughput that a CP degree's entry names: "flat", "profile" or the table itself.
+
+    Raises:
+        ValueError: none of them, or a profile that the workload model does not have.
+    """
+    if value == "flat":
+        return FLAT
+    if value == "profile":
+        if workload.profile is None or workload.profile.throughput is None:
+            raise ValueError('throughput is "profile", but the workload model has no such table')
+        return workload.profile.throughput
+    return Throughput.parse(value)

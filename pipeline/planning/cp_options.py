@@ -8,8 +8,9 @@ from typing import Any
 from packer.context_parallel.head_tail import pad_multiple
 from packer.context_parallel.options import CANDIDATES, CPOptions
 from packer.context_parallel.strategies import ADAPTIVE
-from packer.throughput import FLAT, Throughput
+from packer.throughput import FLAT
 from packer.workload import Workload
+from pipeline.built import throughput_of
 from pipeline.settings.context_parallel import ContextParallelSettings
 
 PADDED = "padded_head_tail"
@@ -65,7 +66,7 @@ def options_of(fields: Mapping[str, Any], workload: Workload) -> CPOptions:
     try:
         return CPOptions(
             kv_exchange=float(fields["kv_exchange"]),
-            throughput=_parse(fields["throughput"], workload),
+            throughput=throughput_of(fields["throughput"], workload),
             candidates=tuple(fields.get("candidates", CANDIDATES)),
         )
     except (KeyError, TypeError) as error:
@@ -79,13 +80,3 @@ def _throughput(options: CPOptions, workload: Workload) -> str | dict[str, Any]:
         return _FLAT
     measured = None if workload.profile is None else workload.profile.throughput
     return _PROFILE if grid == measured else grid.as_dict()
-
-
-def _parse(value: object, workload: Workload) -> Throughput:
-    if value == _FLAT:
-        return FLAT
-    if value == _PROFILE:
-        if workload.profile is None or workload.profile.throughput is None:
-            raise ValueError('throughput is "profile", but the workload model has no such table')
-        return workload.profile.throughput
-    return Throughput.parse(value)

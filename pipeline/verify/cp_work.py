@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from packer.throughput import FLAT, Throughput
+from packer.throughput import Throughput
 from packer.workload import Workload
-from pipeline.built import workload_of
+from pipeline.built import throughput_of, workload_of
 from pipeline.shard.manifest import Manifest
 from pipeline.verify.result import VerifyError
 
@@ -64,7 +64,7 @@ def degree_of(manifest: Manifest, cp_size: int) -> Degree:
             raise ValueError(f"kv_exchange is {exchange!r}; it must be a number")
         if not 0 <= exchange <= 64:
             raise ValueError(f"kv_exchange is {exchange}; it must be 0 to 64")
-        throughput = _throughput(entry["throughput"], workload)
+        throughput = throughput_of(entry["throughput"], workload)
     except (KeyError, TypeError, ValueError) as error:
         raise VerifyError(
             f"cp.{cp_size}: a field is missing or malformed: {error}",
@@ -149,16 +149,6 @@ def _crossovers(piece_tokens: np.ndarray, row_offsets: np.ndarray, degree: Degre
     work = np.add.reduceat(workload.attention_of(piece_tokens), row_offsets[:-1])
     some = np.maximum(work, 1)
     return np.where(work > 0, np.maximum((square + some // 2) // some, 1), _NO_ATTENTION)
-
-
-def _throughput(value: object, workload: Workload) -> Throughput:
-    if value == "flat":
-        return FLAT
-    if value == "profile":
-        if workload.profile is None or workload.profile.throughput is None:
-            raise ValueError('throughput is "profile", but the workload model has no such table')
-        return workload.profile.throughput
-    return Throughput.parse(value)
 
 
 def _are_names(value: Any) -> bool:

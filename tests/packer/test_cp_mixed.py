@@ -14,7 +14,6 @@ from packer.context_parallel.kernels import TILE, chunk_cost, load_ranks
 from packer.context_parallel.kernels_peel import heads_of
 from packer.context_parallel.measures import CPMeter
 from packer.context_parallel.options import cost_of
-from packer.context_parallel.oracle import least_slowest_area
 from packer.lengths import fig3_lengths
 from packer.packing.whole import pack
 from packer.plan import PackingConfig
@@ -24,6 +23,7 @@ from packer.throughput import FLAT, PUBLISHED, Throughput
 from packer.workload import SCALE, Workload
 from tests import reference_cp as slow
 from tests.packer.test_context_parallel import AREA, balance, chunks, picture, plan, ragged
+from tests.reference_cp_oracle import least_slowest_area
 
 FIG3_CROSSOVER = Workload(crossover=47_100)
 

@@ -14,23 +14,17 @@ from pipeline.shard.byte_files import as_path, is_remote
 from pipeline.shard.reader import open_plan, open_shards
 from pipeline.shard.tables import FormatError
 from tests.fixture_set import PARTS, make_set
+from tests.object_store import s3_server
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 BUCKET, STEPS, SLOTS = "sets", sum(PARTS), 2
-NO_ACCOUNT = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1"}
 
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[str]:
     """What follows a URL to reach a server of the S3 protocol in this process."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in NO_ACCOUNT.items():
-            patch.setenv(name, value)
-        host, port = server.get_host_and_port()
-        yield f"?endpoint_override={host}:{port}&scheme=http"
-    server.stop()
+    with s3_server() as endpoint:
+        yield f"?endpoint_override={endpoint}&scheme=http"
 
 
 @pytest.fixture(scope="module")

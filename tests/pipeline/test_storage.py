@@ -36,23 +36,17 @@ from tests.corpora import (
     write_parquet,
     write_tree,
 )
+from tests.object_store import s3_server
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 BUCKET = "corpora"
-NO_ACCOUNT = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1"}
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     """A server of the S3 protocol in this process: `127.0.0.1:PORT`."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in NO_ACCOUNT.items():
-            patch.setenv(name, value)
-        host, port = server.get_host_and_port()
-        yield f"{host}:{port}"
-    server.stop()
+    with s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(scope="module")
