@@ -30,8 +30,9 @@ from jobs.profiling import ProfileRequest, profile_of, read_config
 from jobs.progress import Reporter
 from packer.context_parallel import STRATEGIES, CPPlan, plan_context_parallel
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
 from packer.packing.whole import pack
-from packer.plan import PackingConfig, Pieces, Steps
+from packer.plan import Pieces, Steps
 from packer.profile import Profile
 from packer.workload import SCALE, Workload
 from pipeline.config import ConfigError

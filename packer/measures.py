@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from packer.clock import Clock
-from packer.plan import Int64, PackingConfig, Steps
+from packer.packing.config import PackingConfig
+from packer.plan import Int64, Steps
 from packer.schedule import ONE_RANK, Schedule
 from packer.workload import SCALE
 

@@ -1,4 +1,4 @@
-"""In which order a rank runs its micro-batches: rules that every rank follows alike.
+"""Which slots a rank runs, and in which order: rules that every rank follows alike.
 
 A step's slots stand in non-increasing workload and are dealt to the data-parallel ranks back and
 forth, so micro-batch 0 of a rank is its heaviest. A rule permutes these numbers and knows only how
@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-
-from packer.plan import slot_of
 
 AUTO = "auto"
 """Stands for the rule that a plan's clock likes best."""
@@ -75,6 +73,22 @@ def check_rule(rule: str) -> None:
     """
     if rule not in ORDERS:
         raise ValueError(f"no micro_batch_order {rule!r}; known: {', '.join(ORDERS)}")
+
+
+def slot_of(*, micro_batch: int, dp_rank: int, dp_size: int) -> int:
+    """The slot that a data-parallel rank runs as its given micro-batch.
+
+    Ranks are dealt the slots back and forth, so that at every `dp_size` they run like with like
+    and their sums are even.
+
+    Example:
+        >>> [slot_of(micro_batch=i, dp_rank=0, dp_size=4) for i in range(4)]
+        [0, 7, 8, 15]
+    """
+    if not 0 <= dp_rank < dp_size:
+        raise ValueError(f"dp_rank {dp_rank} is not in 0..{dp_size - 1}")
+    place = dp_rank if micro_batch % 2 == 0 else dp_size - 1 - dp_rank
+    return micro_batch * dp_size + place
 
 
 def slots_of_rank(rule: str, *, dp_rank: int, dp_size: int, num: int) -> list[int]:

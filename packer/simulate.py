@@ -13,10 +13,11 @@ import numpy as np
 from packer.measures import BalanceMeter
 from packer.orders import AUTO
 from packer.packing.binding import BindingMeter
+from packer.packing.config import PackingConfig
 from packer.packing.packer import PackingError
 from packer.packing.search.objective import outside_bands
 from packer.packing.whole import Packing, pack
-from packer.plan import PackingConfig, Pieces
+from packer.plan import Pieces
 from packer.schedule import ONE_RANK, Schedule
 from packer.tuning import tune_thresholds
 from packer.workload import Workload

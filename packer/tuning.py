@@ -17,9 +17,10 @@ import numpy as np
 
 from packer.packing import kernels
 from packer.packing.backlog import Backlog, Stop, release_age
+from packer.packing.config import PackingConfig
 from packer.packing.greedy import limits_of, rest_of, start_state
 from packer.packing.packer import PackingError, sustainable_intake
-from packer.plan import Int64, PackingConfig, Pieces
+from packer.plan import Int64, Pieces
 from packer.workload import Workload
 
 SAMPLE_STEPS = 400

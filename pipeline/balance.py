@@ -15,10 +15,10 @@ from packer.context_parallel import CPPlan
 from packer.context_parallel.measures import CPMeter
 from packer.measures import BalanceMeter
 from packer.packing.binding import BindingMeter
+from packer.packing.config import PackingConfig
 from packer.packing.packer import Packer
 from packer.packing.search.objective import outside_bands
 from packer.packing.whole import with_lower_intake
-from packer.plan import PackingConfig
 from packer.schedule import Schedule
 from packer.stream import Stream
 from packer.workload import Workload

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from packer.orders import run_order
-from packer.plan import slot_of
+from packer.orders import run_order, slot_of
 from packer.workload import SCALE
 from pipeline.built import config_of, workload_of
 from pipeline.inspect_cp import cp_figures

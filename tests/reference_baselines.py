@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from packer.plan import PackingConfig
+from packer.packing.config import PackingConfig
 from packer.workload import Workload
 from tests.reference_packing import (
     MicroBatch,

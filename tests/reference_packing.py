@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from packer.plan import PackingConfig
+from packer.packing.config import PackingConfig
 from packer.workload import Workload
 from tests import reference_workload
 

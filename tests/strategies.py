@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from packer.plan import PackingConfig, Pieces
+from packer.packing.config import PackingConfig
+from packer.plan import Pieces
 from packer.schedule import Schedule
 from packer.workload import Span, Workload
 

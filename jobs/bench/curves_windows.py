@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from jobs.bench.curves_points import CONTEXT_LENGTH, WORKLOAD, lengths_of
+from packer.packing.config import PackingConfig
 from packer.packing.whole import pack
-from packer.plan import PackingConfig
 from packer.simulate import cut_lengths
 
 BORDER = 4

@@ -9,8 +9,9 @@ import numpy as np
 
 from packer.clock import Clock, step_times
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
 from packer.packing.whole import pack
-from packer.plan import PackingConfig, Steps
+from packer.plan import Steps
 from packer.schedule import Coupling, Schedule
 from packer.simulate import cut_lengths
 from packer.workload import Workload

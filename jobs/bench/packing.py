@@ -12,8 +12,9 @@ import numpy as np
 
 from jobs.simulation import fig3_documents
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
 from packer.packing.packer import Packer
-from packer.plan import PackingConfig, Pieces
+from packer.plan import Pieces
 from packer.simulate import compile_kernels
 from packer.workload import Workload
 

@@ -13,8 +13,9 @@ from jobs.executor import open_executor
 from jobs.progress import Reporter
 from jobs.searching import searching
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
 from packer.packing.packer import Packer, Search
-from packer.plan import PackingConfig, Pieces
+from packer.plan import Pieces
 from packer.schedule import Schedule
 from packer.workload import Workload
 from pipeline.config import JobSettings

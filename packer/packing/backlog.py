@@ -9,7 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from packer.plan import Int64, PackingConfig, Pieces, Steps
+from packer.packing.config import PackingConfig
+from packer.plan import Int64, Pieces, Steps
 from packer.workload import Workload
 
 

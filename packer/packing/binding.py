@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from packer.packing.config import PackingConfig
 from packer.packing.search.objective import Objective, band_of
-from packer.plan import PackingConfig, Steps
+from packer.plan import Steps
 
 NEAR = 0.97
 """Share of a bound from which on it counts as reached: pieces do not fill the last few tokens."""

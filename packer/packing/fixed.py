@@ -32,6 +32,7 @@ import numpy as np
 
 from packer.packing import kernels, kernels_fixed
 from packer.packing.backlog import Backlog, Filled, Stop
+from packer.packing.config import PackingConfig
 from packer.packing.greedy import (
     MANY_STEPS,
     limits_of,
@@ -40,7 +41,7 @@ from packer.packing.greedy import (
     steps_of,
     with_room,
 )
-from packer.plan import Int64, PackingConfig, Pieces
+from packer.plan import Int64, Pieces
 from packer.workload import Workload
 
 

@@ -17,10 +17,11 @@ import numpy as np
 
 from packer.packing import kernels, kernels_fixed
 from packer.packing.backlog import Backlog, Filled, Solved
+from packer.packing.config import PackingConfig
 from packer.packing.fixed import Windows, pack_windows, with_borders
 from packer.packing.kernels_order import by_work
 from packer.packing.milp import load_highs, solve
-from packer.plan import Int64, PackingConfig, Steps
+from packer.plan import Int64, Steps
 from packer.workload import Workload
 
 WHOLE = 1 - 1e-6

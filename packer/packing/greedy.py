@@ -6,7 +6,8 @@ import numpy as np
 
 from packer.packing import kernels, kernels_order
 from packer.packing.backlog import Backlog, Filled, Stop, lag_limit, release_age
-from packer.plan import Int64, PackingConfig, Pieces, Steps
+from packer.packing.config import PackingConfig
+from packer.plan import Int64, Pieces, Steps
 from packer.workload import Workload
 
 UNBOUNDED = np.iinfo(np.int64).max

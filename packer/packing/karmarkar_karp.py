@@ -13,8 +13,8 @@ import numpy as np
 
 from packer.packing import kernels_karmarkar_karp
 from packer.packing.backlog import Backlog, Filled, Stop
+from packer.packing.config import PackingConfig
 from packer.packing.greedy import limits_of, rest_of, start_state, steps_of, with_room
-from packer.plan import PackingConfig
 from packer.workload import Workload
 
 

@@ -23,11 +23,12 @@ import numpy as np
 
 from packer.packing import kernels_order
 from packer.packing.backlog import Backlog, Filled, Stop
+from packer.packing.config import PackingConfig
 from packer.packing.greedy import fill_greedily, limits_of
 from packer.packing.search import settling
 from packer.packing.search.objective import Objective
 from packer.packing.search.window import search_window
-from packer.plan import Int64, PackingConfig, Pieces, Steps
+from packer.plan import Int64, Pieces, Steps
 from packer.workload import Workload
 
 MARGINS = (0.02, 0.15)

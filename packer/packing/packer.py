@@ -16,7 +16,8 @@ from typing import cast
 import numpy as np
 
 from packer.packing.backlog import Backlog, Filled, Improver, Policy, Solved, Stop
-from packer.plan import PackingConfig, Pieces, Steps
+from packer.packing.config import PackingConfig
+from packer.plan import Pieces, Steps
 from packer.workload import Workload
 
 _MODULES = {

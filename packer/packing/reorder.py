@@ -14,8 +14,8 @@ heaviest one, `wlb` does better.
 from __future__ import annotations
 
 from packer.packing.backlog import Backlog, Filled
+from packer.packing.config import PackingConfig
 from packer.packing.greedy import fill_greedily
-from packer.plan import PackingConfig
 from packer.workload import Workload
 
 

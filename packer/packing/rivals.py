@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from packer.packing.config import PackingConfig
 from packer.packing.packer import PackingError
 from packer.packing.search.objective import Merit
-from packer.plan import PackingConfig
 
 Plan = TypeVar("Plan")
 SLACK = 256

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from packer.packing.backlog import Solved
+from packer.packing.config import PackingConfig
 from packer.packing.packer import IntakeTooLarge, Packer, PackingError
 from packer.packing.rivals import best_of_rivals
 from packer.packing.search.objective import Merit, MeritMeter
-from packer.plan import PackingConfig, Pieces, Steps
+from packer.plan import Pieces, Steps
 from packer.workload import Workload
 
 MAX_RESTARTS = 64

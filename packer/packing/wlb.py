@@ -26,8 +26,8 @@ The displacement did not change by a thousandth.
 from __future__ import annotations
 
 from packer.packing.backlog import Backlog, Filled, release_age
+from packer.packing.config import PackingConfig
 from packer.packing.greedy import fill_greedily
-from packer.plan import PackingConfig
 from packer.workload import Workload
 
 

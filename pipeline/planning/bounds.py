@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from packer.packing.config import PackingConfig
 from packer.packing.whole import pack
-from packer.plan import PackingConfig, Pieces
+from packer.plan import Pieces
 from packer.stream import Stream
 from packer.tuning import tune_thresholds
 from packer.workload import Workload

@@ -12,11 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from packer.packing.config import PackingConfig
 from packer.packing.packer import Packer, PackingError, Search
 from packer.packing.rivals import best_of_rivals
 from packer.packing.search.objective import Merit, MeritMeter
 from packer.packing.whole import with_lower_intake
-from packer.plan import PackingConfig
 from pipeline.config import RunConfig, fingerprint
 from pipeline.planning.bounds import settings_used, tuned
 from pipeline.planning.mixing import PlanError, open_stream, segment_sources, selection_totals

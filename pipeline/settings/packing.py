@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from packer.plan import MOST_MOVES
+from packer.packing.config import MOST_MOVES
 from pipeline.settings.table import MANY, Table
 
 

@@ -14,8 +14,9 @@ from jobs import searching as searching_module
 from jobs.executor import Executor, LocalExecutor, RayExecutor, open_executor
 from jobs.progress import Reporter
 from jobs.searching import searching
+from packer.packing.config import PackingConfig
 from packer.packing.packer import Packer
-from packer.plan import PackingConfig, Pieces, Steps
+from packer.plan import Pieces, Steps
 from packer.workload import Workload
 from pipeline.config import JobSettings, RunConfig
 from tests.jobs.small_run import build_with, digests

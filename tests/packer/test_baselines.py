@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
 from packer.packing.packer import PackingError, policy_of
 from packer.packing.whole import Packing, pack
-from packer.plan import PackingConfig, Pieces, Steps
+from packer.plan import Pieces, Steps
 from packer.simulate import simulate
 from packer.window_lengths import fig3_stream_lengths
 from packer.workload import Workload

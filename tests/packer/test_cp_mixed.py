@@ -15,8 +15,8 @@ from packer.context_parallel.kernels_peel import heads_of
 from packer.context_parallel.measures import CPMeter
 from packer.context_parallel.options import cost_of
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
 from packer.packing.whole import pack
-from packer.plan import PackingConfig
 from packer.profile import Profile, Table
 from packer.simulate import cut_lengths
 from packer.throughput import FLAT, PUBLISHED, Throughput

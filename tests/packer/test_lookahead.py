@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from packer.lengths import fig3_lengths
 from packer.measures import Balance, BalanceMeter
 from packer.packing import lookahead
+from packer.packing.config import PackingConfig
 from packer.packing.packer import PackingError
 from packer.packing.rivals import all_alike
 from packer.packing.search import window
 from packer.packing.search.objective import Merit, MeritMeter
 from packer.packing.whole import Packing, pack
-from packer.plan import PackingConfig, Pieces, Steps
+from packer.plan import Pieces, Steps
 from packer.schedule import ONE_RANK, Schedule
 from packer.simulate import cut_lengths
 from packer.workload import Workload

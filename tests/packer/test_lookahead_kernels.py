@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer.orders import slot_of
+from packer.packing.config import PackingConfig
 from packer.packing.greedy import limits_of
 from packer.packing.search import annealing, fluid, groups, moves, settling
 from packer.packing.search.objective import Objective
-from packer.plan import PackingConfig, slot_of
 from packer.workload import SCALE
 
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from packer.clock import step_times
 from packer.lengths import fig3_lengths
 from packer.measures import BalanceMeter
+from packer.orders import slot_of
+from packer.packing.config import PackingConfig
 from packer.packing.whole import pack
-from packer.plan import PackingConfig, Pieces, Steps, slot_of
+from packer.plan import Pieces, Steps
 from packer.schedule import Schedule
 from packer.workload import Workload
 

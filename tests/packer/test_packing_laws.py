@@ -14,9 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from packer.packing.config import PackingConfig
 from packer.packing.packer import POLICIES, Packer, PackingError
 from packer.packing.whole import Packing, pack
-from packer.plan import PackingConfig, Pieces, Steps
+from packer.plan import Pieces, Steps
 from packer.workload import Workload
 from tests.strategies import (
     HOSTILE,

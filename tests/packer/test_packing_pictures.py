@@ -7,9 +7,10 @@ import logging
 import numpy as np
 import pytest
 
+from packer.packing.config import PackingConfig
 from packer.packing.packer import IntakeTooLarge, Packer, PackingError
 from packer.packing.whole import pack
-from packer.plan import PackingConfig, Pieces, Steps
+from packer.plan import Pieces, Steps
 from packer.workload import Workload
 
 SQUARE = Workload(crossover=1)

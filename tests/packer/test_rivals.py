@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from packer.packing.binding import BindingMeter
+from packer.packing.config import PackingConfig
 from packer.packing.packer import PackingError
 from packer.packing.rivals import best_of_rivals, leaving_slack
 from packer.packing.search.objective import Merit
 from packer.packing.whole import pack
-from packer.plan import PackingConfig, Pieces, Steps
+from packer.plan import Pieces, Steps
 from packer.schedule import Schedule
 from packer.workload import Workload
 

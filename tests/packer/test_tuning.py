@@ -9,9 +9,10 @@ import pytest
 
 from packer.lengths import fig3_lengths
 from packer.measures import BalanceMeter
+from packer.packing.config import PackingConfig
 from packer.packing.packer import PackingError
 from packer.packing.whole import pack
-from packer.plan import PackingConfig, Pieces
+from packer.plan import Pieces
 from packer.tuning import tune_thresholds
 from packer.workload import Workload
 

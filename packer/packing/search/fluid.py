@@ -240,7 +240,7 @@ def sort_falling(values):
 def step_time(falling, bounds):
     """Time of a step's slowest rank; `falling` is the work of its slots.
 
-    Ranks are dealt slots as `packer.plan.slot_of` says.
+    Ranks are dealt slots as `packer.orders.slot_of` says.
     """
     dp_size = bounds.dp_size
     each = bounds.num // dp_size

@@ -8,7 +8,8 @@ import numpy as np
 
 from packer.clock import Clock
 from packer.orders import AUTO
-from packer.plan import Int64, PackingConfig, Steps
+from packer.packing.config import PackingConfig
+from packer.plan import Int64, Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from packer.packing.config import PackingConfig
 from packer.packing.search.annealing import search
 from packer.packing.search.fluid import Bounds
 from packer.packing.search.groups import by_step, carry_of, group_size, grouped, spread_out
 from packer.packing.search.moves import Window
 from packer.packing.search.objective import Objective, band_of, source_tokens
-from packer.plan import Int64, PackingConfig, Pieces, Steps
+from packer.plan import Int64, Pieces, Steps
 from packer.workload import SCALE, Workload
 
 LONG, VERY_LONG = 11, 4
