@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from packer.context_parallel import DIAGNOSTIC, STRATEGIES, CPOptions
 from packer.context_parallel.simulate import MicroBatches, compare_strategies
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
 from packer.packing.whole import Packing
 from packer.schedule import Coupling, Schedule
 from packer.simulate import simulate
@@ -35,6 +36,7 @@ _FIG3_TOKENS_PER_DOCUMENT = 1_500
 
 
 _FIG3 = {"fig3": fig3_lengths, "fig3_stream": fig3_stream_lengths}
+_OBJECTIVES = ("schedule", "max")
 _MOST_DOCUMENTS = 100_000_000
 _FIG7_CROSSOVER = 47_100
 """Measured for Llama-2-7B on 16 H100s (WLB-LLM, arXiv 2503.17924, Figure 7)."""
@@ -87,44 +89,56 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
     """
     if "lookahead" in request.policies and request.objective == "schedule":
         warn_of_one_rank(request.dp_size, request.pp_size, "--dp and --pp", "--objective")
-    workload, thresholds = _workload(request), _thresholds(request.thresholds)
+    workload = _workload(request)
     log.info("workload: %s", workload)
     cp_rows: list[dict[str, Any]] = []
     compare = _comparison(request, workload, cp_rows)
     lengths = load_lengths(request)
     try:
+        schedule = Schedule(
+            dp_size=request.dp_size,
+            pp_size=request.pp_size,
+            virtual_stages=request.virtual_stages,
+            coupling=request.coupling,
+        )
         rows = simulate(
             lengths,
             request.policies,
-            num_micro_batches=request.num_micro_batches,
-            context_length=request.context_length,
-            max_tokens=request.max_tokens,
+            _packing(request, schedule),
             workload=workload,
-            schedule=Schedule(
-                dp_size=request.dp_size,
-                pp_size=request.pp_size,
-                virtual_stages=request.virtual_stages,
-                coupling=request.coupling,
-            ),
+            schedule=schedule,
             micro_batch_order=request.micro_batch_order,
-            mean_displacement=request.mean_displacement,
-            window_steps=request.window_steps,
-            moves_per_piece=request.moves_per_piece,
-            max_displacement=request.max_displacement,
-            token_band=request.token_band,
-            objective=request.objective,
-            max_pieces=request.max_pieces,
-            thresholds=thresholds,
             global_batches=_numbers("--global-batches", request.global_batches, "steps"),
-            longest_first=request.longest_first,
-            solver_seconds=request.solver_seconds,
-            solver_gap=request.solver_gap,
             steps=request.steps,
             look=compare,
         )
     except ValueError as error:  # bounds and lengths that make no sense together
         raise ConfigError(f"simulate: {error}") from error
     return cp_rows if request.cp_sizes else rows
+
+
+def _packing(request: SimulationRequest, schedule: Schedule) -> PackingConfig:
+    """What the policies pack under."""
+    if request.objective not in _OBJECTIVES:
+        raise ValueError(
+            f"objective {request.objective!r} is not known; use one of {list(_OBJECTIVES)}"
+        )
+    return PackingConfig(
+        num_micro_batches=request.num_micro_batches,
+        context_length=request.context_length,
+        max_tokens=request.max_tokens,
+        max_pieces=request.max_pieces,
+        thresholds=_thresholds(request.thresholds),
+        max_displacement=request.max_displacement,
+        mean_displacement=request.mean_displacement,
+        window_steps=request.window_steps,
+        moves_per_piece=request.moves_per_piece,
+        schedule=schedule if request.objective == "schedule" else None,
+        token_band=request.token_band,
+        longest_first=request.longest_first,
+        solver_seconds=request.solver_seconds,
+        solver_gap=request.solver_gap,
+    )
 
 
 def _comparison(
@@ -262,9 +276,10 @@ def _without_empty(name: str, lengths: np.ndarray) -> np.ndarray:
     return kept
 
 
-def _thresholds(text: str) -> tuple[int, ...] | None:
+def _thresholds(text: str) -> tuple[int, ...]:
+    """Tokens; none where they are to be tuned."""
     if text == "tune":
-        return None
+        return ()
     return _numbers("--thresholds", text, "tokens", "or tune")
 
 

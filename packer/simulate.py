@@ -22,7 +22,6 @@ from packer.schedule import ONE_RANK, Schedule
 from packer.tuning import tune_thresholds
 from packer.workload import Workload
 
-OBJECTIVES = ("schedule", "max")
 QUEUED_POLICIES = ("wlb", "wlb_printed", "lookahead")
 """Policies that have outlier thresholds, or a rival that has."""
 WINDOW_POLICIES = ("fixed_greedy", "fixed_solver", "ffd", "bfd")
@@ -34,27 +33,13 @@ FILLING_POLICIES = ("ffd", "bfd")
 def simulate(
     lengths: np.ndarray,
     policies: Sequence[str],
+    config: PackingConfig,
     *,
-    num_micro_batches: int,
-    context_length: int,
-    max_tokens: int,
     workload: Workload,
     schedule: Schedule = ONE_RANK,
     micro_batch_order: str = AUTO,
-    mean_displacement: float = 0.5,
-    token_band: float = 0.0,
-    source_band: float = 0.0,
-    objective: str = "schedule",
-    max_pieces: int = 0,
-    thresholds: tuple[int, ...] | None = None,
     max_queues: int = 3,
-    max_displacement: int = 16,
-    window_steps: int = 64,
-    moves_per_piece: int = 0,
     global_batches: Sequence[int] = (1,),
-    longest_first: bool = False,
-    solver_seconds: float = 1.0,
-    solver_gap: float = 1e-3,
     steps: int | None = None,
     look: Callable[[dict[str, Any], Packing], None] = lambda _row, _packing: None,
 ) -> list[dict[str, Any]]:
@@ -63,31 +48,15 @@ def simulate(
     Args:
         lengths: tokens of each document, integers, (documents,); longer ones are cut to S first.
         policies: of `packer.packing.packer.SIMULATED`.
-        num_micro_batches: N.
-        context_length: S, in tokens.
-        max_tokens: S_max, in tokens.
+        config: what they pack under. Without thresholds, those of `wlb`, `wlb_printed` and the
+            rival of `lookahead` are tuned.
         workload: what a piece costs.
-        schedule: of the predicted times.
+        schedule: of the predicted times; what `lookahead` makes small is `config`'s.
         micro_batch_order: rule by which ranks run their micro-batches; "auto" for each policy's
             best.
-        mean_displacement: budget of tuned thresholds and of `lookahead`, in steps.
-        token_band: share of A that a step of `lookahead` may hold more or less; 0 for no band.
-        source_band: how far a source's share of a step may be from its share of the window; 0 for
-            no band.
-        objective: what `lookahead` makes small: "schedule", the time of steps under the schedule,
-            or "max", the work of their heaviest micro-batches.
-        max_pieces: bound on the pieces of a micro-batch; 0 for none.
-        thresholds: of `wlb`, `wlb_printed` and the rival of `lookahead`, in tokens; None to tune
-            them.
         max_queues: most queues to tune.
-        max_displacement: bound on displacement, in steps.
-        window_steps: steps that `lookahead` plans as a whole.
-        moves_per_piece: effort of `lookahead`; 0 for 800.
         global_batches: steps that `WINDOW_POLICIES` deal out together, a row for each; their bound
             on displacement is at least four times as many steps.
-        longest_first: order of `fixed_greedy`.
-        solver_seconds: time limit of `fixed_solver` for a window.
-        solver_gap: relative gap at which `fixed_solver` stops.
         steps: use only as many documents as about so many steps need; None for all.
         look: called with each row and the packing that it is of.
 
@@ -106,24 +75,7 @@ def simulate(
         PackingError: unknown policy, or no plan within the bounds.
         ValueError: bounds or lengths that make no sense, documents for less than one step.
     """
-    config = PackingConfig(
-        num_micro_batches=num_micro_batches,
-        context_length=context_length,
-        max_tokens=max_tokens,
-        max_pieces=max_pieces,
-        thresholds=thresholds or (),
-        max_displacement=max_displacement,
-        mean_displacement=mean_displacement,
-        window_steps=window_steps,
-        moves_per_piece=moves_per_piece,
-        schedule=_objective(objective, schedule),
-        token_band=token_band,
-        source_band=source_band,
-        longest_first=longest_first,
-        solver_seconds=solver_seconds,
-        solver_gap=solver_gap,
-    )
-    pieces = cut_lengths(lengths, context_length)
+    pieces = cut_lengths(lengths, config.context_length)
     if steps is not None:
         end = np.searchsorted(pieces.position, steps * config.intake_tokens)
         pieces = pieces.take(slice(0, int(end)))
@@ -131,10 +83,14 @@ def simulate(
         compile_kernels(policy, config, workload)
     tuning_s = 0.0
     tuned = config
-    if thresholds is None and any(policy in QUEUED_POLICIES for policy in policies):
+    if not config.thresholds and any(policy in QUEUED_POLICIES for policy in policies):
         started = time.process_time()
         tuning = tune_thresholds(
-            pieces, config, workload, mean_displacement=mean_displacement, max_queues=max_queues
+            pieces,
+            config,
+            workload,
+            mean_displacement=config.mean_displacement,
+            max_queues=max_queues,
         )
         tuning_s = time.process_time() - started
         tuned = replace(config, thresholds=tuning.thresholds)
@@ -197,12 +153,6 @@ def cut_lengths(lengths: np.ndarray, context_length: int) -> Pieces:
         doc_tokens=tokens[document],
         position=(np.cumsum(tokens) - tokens)[document] + start,
     )
-
-
-def _objective(name: str, schedule: Schedule) -> Schedule | None:
-    if name not in OBJECTIVES:
-        raise ValueError(f"objective {name!r} is not known; use one of {list(OBJECTIVES)}")
-    return schedule if name == "schedule" else None
 
 
 def compile_kernels(policy: str, config: PackingConfig, workload: Workload) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from jobs.simulation import fig3_documents
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
 from packer.schedule import Schedule
 from packer.simulate import simulate
 from packer.workload import Workload
@@ -114,7 +115,8 @@ def _measured(setting: Setting, seed: int) -> list[dict[str, Any]]:
     """One seed's rows of a setting."""
     num = setting.num_micro_batches
     lengths = fig3_lengths(fig3_documents(STEPS, num, CONTEXT_LENGTH), seed)
-    thresholds: tuple[int, ...] | None = None
+    schedule = Schedule(dp_size=setting.dp_size, pp_size=PP_SIZE)
+    thresholds: tuple[int, ...] = ()
     rows = []
     others = [policy for policy in setting.policies if policy != "lookahead"]
     for policies, (budget, band) in [
@@ -124,16 +126,17 @@ def _measured(setting: Setting, seed: int) -> list[dict[str, Any]]:
         for figures in simulate(
             lengths,
             policies,
-            num_micro_batches=num,
-            context_length=CONTEXT_LENGTH,
-            max_tokens=int(setting.factor * CONTEXT_LENGTH),
+            PackingConfig(
+                num_micro_batches=num,
+                context_length=CONTEXT_LENGTH,
+                max_tokens=int(setting.factor * CONTEXT_LENGTH),
+                schedule=schedule if setting.objective == "schedule" else None,
+                mean_displacement=budget,
+                token_band=band,
+                thresholds=thresholds,
+            ),
             workload=Workload(crossover=CROSSOVER),
-            schedule=Schedule(dp_size=setting.dp_size, pp_size=PP_SIZE),
-            micro_batch_order="auto",
-            objective=setting.objective,
-            mean_displacement=budget,
-            token_band=band,
-            thresholds=thresholds,
+            schedule=schedule,
             steps=STEPS,
         ):
             row: dict[str, Any] = {
@@ -147,5 +150,5 @@ def _measured(setting: Setting, seed: int) -> list[dict[str, Any]]:
             row |= {name: figures[name] for name in (*_MEASURES, "displacement_max", "steps")}
             rows.append(row)
             if figures["policy"] == "wlb":
-                thresholds = tuple(figures["thresholds"]) or None
+                thresholds = tuple(figures["thresholds"])
     return rows

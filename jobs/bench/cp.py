@@ -8,6 +8,7 @@ from jobs.simulation import fig3_documents
 from packer.context_parallel import DIAGNOSTIC, STRATEGIES, CPOptions
 from packer.context_parallel.simulate import MicroBatches, compare_strategies
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
 from packer.packing.whole import Packing
 from packer.simulate import simulate
 from packer.workload import Workload
@@ -50,11 +51,12 @@ def run() -> list[dict[str, Any]]:
     simulate(
         fig3_lengths(fig3_documents(STEPS, NUM_MICRO_BATCHES, CONTEXT_LENGTH), 0),
         POLICIES,
-        num_micro_batches=NUM_MICRO_BATCHES,
-        context_length=CONTEXT_LENGTH,
-        max_tokens=CONTEXT_LENGTH * 5 // 4,
+        PackingConfig(
+            num_micro_batches=NUM_MICRO_BATCHES,
+            context_length=CONTEXT_LENGTH,
+            max_tokens=CONTEXT_LENGTH * 5 // 4,
+        ),
         workload=WORKLOAD,
-        objective="max",
         steps=STEPS,
         look=compare,
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
 from packer.schedule import Coupling, Schedule
 from packer.simulate import QUEUED_POLICIES, simulate
 from packer.workload import Workload
@@ -113,7 +114,7 @@ def _effort(point: Point) -> int:
 
 def measure(points: Sequence[Point], seed: int) -> list[dict[str, Any]]:
     """The figures of a group's points on one stream."""
-    thresholds: tuple[int, ...] | None = None
+    thresholds: tuple[int, ...] = ()
     found = []
     for point in points:
         extra: dict[str, Any] = {}
@@ -122,17 +123,19 @@ def measure(points: Sequence[Point], seed: int) -> list[dict[str, Any]]:
         (row,) = simulate(
             lengths_of(point.num_micro_batches * CONTEXT_LENGTH * point.steps, seed),
             [point.policy],
-            num_micro_batches=point.num_micro_batches,
-            context_length=CONTEXT_LENGTH,
-            max_tokens=int(point.max_tokens_over_context * CONTEXT_LENGTH),
+            PackingConfig(
+                num_micro_batches=point.num_micro_batches,
+                context_length=CONTEXT_LENGTH,
+                max_tokens=int(point.max_tokens_over_context * CONTEXT_LENGTH),
+                schedule=point.schedule if point.objective == "schedule" else None,
+                mean_displacement=point.mean_displacement,
+                token_band=point.token_band,
+                window_steps=point.window_steps,
+                moves_per_piece=point.moves_per_piece,
+                thresholds=thresholds,
+            ),
             workload=WORKLOAD,
             schedule=point.schedule,
-            mean_displacement=point.mean_displacement,
-            token_band=point.token_band,
-            window_steps=point.window_steps,
-            moves_per_piece=point.moves_per_piece,
-            objective=point.objective,
-            thresholds=thresholds,
             steps=point.steps,
             **extra,
         )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
 from packer.simulate import simulate
 from packer.window_lengths import fig3_stream_lengths
 from packer.workload import Workload
@@ -40,7 +41,9 @@ class Method:
     name: str
     policy: str
     paper: float | None = None
+    global_batches: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    """Of `PackingConfig`."""
     steps: int = STEPS
     seeds: range = SEEDS
 
@@ -51,12 +54,12 @@ def _sixteenths(*places: int) -> tuple[int, ...]:
 
 def _greedy(paper: float, batches: int, *, longest_first: bool) -> Method:
     order = "the longest first" if longest_first else "long ones first"
-    options = {"global_batches": (batches,), "longest_first": longest_first}
     return Method(
         name=f"fixed greedy, {batches}, {order}",
         policy="fixed_greedy",
         paper=paper,
-        options=options,
+        global_batches=batches,
+        options={"longest_first": longest_first},
     )
 
 
@@ -65,7 +68,8 @@ def _solver(paper: float, batches: int, seconds: float, steps: int) -> Method:
         name=f"fixed solver, {batches}, {seconds} s a window, {steps} steps",
         policy="fixed_solver",
         paper=paper,
-        options={"global_batches": (batches,), "solver_seconds": seconds},
+        global_batches=batches,
+        options={"solver_seconds": seconds},
         steps=steps,
         seeds=range(2),
     )
@@ -126,12 +130,15 @@ def _simulated(method: Method, lengths: str, seed: int) -> dict[str, Any]:
     (figures,) = simulate(
         documents,
         (method.policy,),
-        num_micro_batches=4,
-        context_length=CONTEXT_LENGTH,
-        max_tokens=CONTEXT_LENGTH * 3 // 2,
+        PackingConfig(
+            num_micro_batches=4,
+            context_length=CONTEXT_LENGTH,
+            max_tokens=CONTEXT_LENGTH * 3 // 2,
+            **method.options,
+        ),
         workload=Workload(crossover=47_100),
+        global_batches=(method.global_batches,),
         steps=method.steps,
-        **method.options,
     )
     return figures
 

@@ -19,6 +19,8 @@ from jobs.bench.curves_tables import choice_table, effort_table, short_choice_ta
 from jobs.bench.curves_windows import BORDER, Windowed, excesses
 from jobs.bench.machine import RESULTS
 from packer.lengths import fig3_lengths
+from packer.packing.config import PackingConfig
+from packer.schedule import ONE_RANK
 from packer.simulate import simulate
 from packer.workload import Workload
 
@@ -68,32 +70,34 @@ def test_a_policy_ignores_what_is_said_to_be_ignored(policy: str) -> None:
         "token_band": 0.01,
         "window_steps": 4,
         "moves_per_piece": 7,
-        "objective": "max",
+        "schedule": None,  # for the objective "max"
     }
-    read = {name.removesuffix("_over_context") for name in POLICIES[policy]}
-    assert {f"{name}_over_context" if name == "max_tokens" else name for name in options} == (
-        OPTIONS - {"global_batches"}
-    )
+    read = POLICIES[policy]
+    names = {"max_tokens": "max_tokens_over_context", "schedule": "objective"}
+    assert {names.get(name, name) for name in options} == OPTIONS - {"global_batches"}
     lengths = fig3_lengths(4000, 3)
 
     def figures(**changed: Any) -> dict[str, Any]:
         (found,) = simulate(
             lengths,
             [policy],
-            **{
-                "num_micro_batches": 4,
-                "context_length": CONTEXT_LENGTH,
-                "max_tokens": CONTEXT_LENGTH * 5 // 4,
-                "workload": Workload(crossover=47_100),
-                **changed,
-            },
+            PackingConfig(
+                **{
+                    "num_micro_batches": 4,
+                    "context_length": CONTEXT_LENGTH,
+                    "max_tokens": CONTEXT_LENGTH * 5 // 4,
+                    "schedule": ONE_RANK,
+                    **changed,
+                }
+            ),
+            workload=Workload(crossover=47_100),
         )
         times = ("seconds", "documents_per_s", "tuning_seconds")
         return {name: figure for name, figure in found.items() if name not in times}
 
     usual = figures()
     for name, value in options.items():
-        assert (figures(**{name: value}) != usual) is (name in read), name
+        assert (figures(**{name: value}) != usual) is (names.get(name, name) in read), name
 
 
 def test_every_point_is_in_one_group_and_a_group_shares_its_thresholds() -> None:

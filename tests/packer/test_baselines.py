@@ -112,9 +112,7 @@ class TestOthers:
         (row,) = simulate(
             np.array([8, 7, 6, 5, 4] * 4),
             ("karmarkar_karp",),
-            num_micro_batches=2,
-            context_length=15,
-            max_tokens=15,
+            PackingConfig(num_micro_batches=2, context_length=15, max_tokens=15),
             workload=Workload(crossover=1 << 20),
         )
         assert row["violations"]["max_tokens"] > 0
@@ -131,12 +129,14 @@ class TestTable2:
             simulate(
                 make(1600 * 4 * S // 1550, seed),
                 ("concat", "fixed_greedy"),
-                num_micro_batches=4,
-                context_length=S,
-                max_tokens=S * 3 // 2,
+                PackingConfig(
+                    num_micro_batches=4,
+                    context_length=S,
+                    max_tokens=S * 3 // 2,
+                    longest_first=longest_first,
+                ),
                 workload=Workload(crossover=47_100),
                 global_batches=(1, 2, 4, 8),
-                longest_first=longest_first,
                 steps=1600,
             )
             for seed in range(5)
@@ -151,12 +151,14 @@ class TestTable2:
         (row,) = simulate(
             fig3_lengths(400 * 4 * S // 1550, 0),
             ("wlb_printed",),
-            num_micro_batches=4,
-            context_length=S,
-            max_tokens=S * 3 // 2,
+            PackingConfig(
+                num_micro_batches=4,
+                context_length=S,
+                max_tokens=S * 3 // 2,
+                thresholds=(S * 4 // 16, S * 11 // 16),
+                max_displacement=64,
+            ),
             workload=Workload(crossover=47_100),
-            thresholds=(S * 4 // 16, S * 11 // 16),
-            max_displacement=64,
         )
         assert row["imbalance_degree_mean"] < 1.05
         assert row["displacement_mean"] == pytest.approx(0.5, abs=0.07)
@@ -210,11 +212,8 @@ class TestSolver:
         (row,) = simulate(
             fig3_lengths(3000, 0),
             ("fixed_solver",),
-            num_micro_batches=4,
-            context_length=S,
-            max_tokens=S,
+            PackingConfig(num_micro_batches=4, context_length=S, max_tokens=S, solver_seconds=0.05),
             workload=Workload(crossover=47_100),
-            solver_seconds=0.05,
         )
         assert row["solver"]["windows"] == row["steps"]
         assert 0 <= row["solver"]["gap_mean"] <= row["solver"]["gap_max"] < 1

@@ -10,6 +10,7 @@ import pytest
 
 from packer.lengths import fig3_lengths
 from packer.measures import Balance
+from packer.packing.config import PackingConfig
 from packer.packing.packer import POLICIES, PackingError
 from packer.schedule import Schedule
 from packer.simulate import cut_lengths, simulate
@@ -19,15 +20,18 @@ S = 131_072
 
 
 def run(lengths: np.ndarray, policies: tuple[str, ...], **options: Any) -> list[dict[str, Any]]:
+    schedule = Schedule(dp_size=2, pp_size=4)
     settings: dict[str, Any] = {
         "num_micro_batches": 8,
         "context_length": S,
         "max_tokens": S * 5 // 4,
-        "workload": Workload(crossover=47_100),
-        "schedule": Schedule(dp_size=2, pp_size=4),
+        "schedule": schedule,
         "thresholds": (S // 2,),
     }
-    return simulate(lengths, policies, **(settings | options))
+    others = {name: options.pop(name) for name in ("max_queues", "steps") if name in options}
+    config = PackingConfig(**(settings | options))
+    workload = Workload(crossover=47_100)
+    return simulate(lengths, policies, config, workload=workload, schedule=schedule, **others)
 
 
 def test_policies_stand_in_the_order_that_balance_asks() -> None:
@@ -79,7 +83,7 @@ def test_steps_limit_the_documents() -> None:
 
 
 def test_thresholds_are_tuned_where_none_are_given() -> None:
-    (row,) = run(fig3_lengths(10_000, 2), ("wlb",), thresholds=None, max_queues=1)
+    (row,) = run(fig3_lengths(10_000, 2), ("wlb",), thresholds=(), max_queues=1)
     assert row["thresholds"]
     assert row["tuning_seconds"] > 0
     assert row["displacement_mean"] <= 0.5
