@@ -116,7 +116,10 @@ def build(
             )
             cp = {}
             for job in jobs:
-                files += stages.plan_cp(job, keys["plan"], num_parts, executor, ledger, reporter)
+                num_rows = segment.steps * segment.num_micro_batches
+                files += stages.plan_cp(
+                    job, keys["plan"], num_parts, num_rows, executor, ledger, reporter
+                )
                 cp[str(job.cp_size)] = describe_cp(job, [segment])
 
             stages.sweep(root, files)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.progress import Reporter
 from pipeline.config import ConfigError
 from pipeline.shard.atomic import write_atomically
+from pipeline.shard.json_files import read_object
 from trainer.errors import TrainerError, require_torch
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class ProfileRequest:
     repeats: int = 7
 
 
-def write_profile(request: ProfileRequest, out: Path, reporter: Reporter) -> None:
-    """Measure, and write the profile to `out`.
+def write_profile(request: ProfileRequest, out: Path, reporter: Reporter) -> dict[str, Any]:
+    """Measure, and write the profile to `out`; the document.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -64,6 +65,7 @@ def write_profile(request: ProfileRequest, out: Path, reporter: Reporter) -> Non
         if tokens:
             reporter.line(f"noise: {name} at {tokens} tokens does not rise and is left out")
     reporter.line(f'{out}: use it as workload.profile = "{out}"')
+    return document
 
 
 def profile_of(request: ProfileRequest, reporter: Reporter) -> tuple[LayerTimes, dict[str, Any]]:
@@ -122,11 +124,6 @@ def read_config(path: Path) -> dict[str, Any]:
         ConfigError: it cannot be read.
     """
     try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        return read_object(path)
     except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path}: not a JSON object")
-    return document
+        raise ConfigError(f"{path}: {error}") from error

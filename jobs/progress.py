@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from threading import Event, Thread
 from typing import Protocol
 
 from rich.console import Console
@@ -24,13 +25,16 @@ class Stage(Protocol):
 class _Counts:
     """What a stage has done so far, in words."""
 
-    def __init__(self, total: int | None, unit: str) -> None:
-        self.total, self.unit = total, unit
+    def __init__(self, total: int | None, unit: str, before: str) -> None:
+        self.total, self.unit, self.before = total, unit, before
         self.done = self.documents = self.tokens = 0
-        self.started = time.monotonic()
+        self.started = self.first_at = time.monotonic()
+        self.first_done = 0
 
     def add(self, amount: int, documents: int, tokens: int) -> None:
         self.done += amount
+        if not self.first_done:
+            self.first_done, self.first_at = amount, time.monotonic()
         self.documents += documents
         self.tokens += tokens
 
@@ -48,10 +52,13 @@ class _Counts:
         return None if self.total is None else self.done / max(self.total, 1)
 
     def time_left(self) -> str:
-        seconds = time.monotonic() - self.started
-        if not self.done or self.total is None:
+        """At the pace since the first advance: what came before it was loading and compiling."""
+        if not self.done and self.before:
+            return self.before
+        if self.total is None or self.done <= self.first_done:
             return "time left unknown"
-        return f"{seconds * (self.total - self.done) / self.done:,.0f} s left"
+        pace = (time.monotonic() - self.first_at) / (self.done - self.first_done)
+        return f"{pace * (self.total - self.done):,.0f} s left"
 
 
 class Reporter:
@@ -65,7 +72,9 @@ class Reporter:
         self._console.print(text, soft_wrap=True, markup=False)
 
     @contextlib.contextmanager
-    def stage(self, name: str, *, total: int | None, unit: str) -> Iterator[Stage]:
+    def stage(
+        self, name: str, *, total: int | None, unit: str, before: str = ""
+    ) -> Iterator[Stage]:
         """Report a stage; its last line has counts and seconds.
 
         Args:
@@ -73,8 +82,9 @@ class Reporter:
             total: how much there is in all; None where that shows only at the end, and then
                 documents and tokens are counted.
             unit: of `total`; "bytes" adds documents, tokens and MB/s.
+            before: what happens until the first advance.
         """
-        counts = _Counts(total, unit)
+        counts = _Counts(total, unit, before)
         bar = self._bar(name, counts) if self._console.is_terminal else self._lines(name, counts)
         with bar as stage:
             yield stage
@@ -92,7 +102,7 @@ class Reporter:
         )
         with Progress(*columns, console=self._console, transient=True) as progress:
             total = None if counts.total is None else max(counts.total, 1)
-            task = progress.add_task(name, total=total, text="")
+            task = progress.add_task(name, total=total, text=counts.before)
 
             class Bar:
                 def advance(self, amount: int, *, documents: int = 0, tokens: int = 0) -> None:
@@ -103,16 +113,23 @@ class Reporter:
 
     @contextlib.contextmanager
     def _lines(self, name: str, counts: _Counts) -> Iterator[Stage]:
-        reporter, last = self, [time.monotonic()]
+        """A line every ten seconds, also while nothing advances."""
+        done = Event()
+
+        def speak() -> None:
+            while not done.wait(_LINE_EVERY_S):
+                share = counts.share()
+                percent = "" if share is None else f"{100 * share:.0f}%, "
+                self.line(f"{name}: {percent}{counts.text()}, {counts.time_left()}")
 
         class Lines:
             def advance(self, amount: int, *, documents: int = 0, tokens: int = 0) -> None:
                 counts.add(amount, documents, tokens)
-                share = counts.share()
-                going_on = share is None or share < 1
-                if time.monotonic() - last[0] >= _LINE_EVERY_S and going_on:
-                    last[0] = time.monotonic()
-                    percent = "" if share is None else f"{100 * share:.0f}%, "
-                    reporter.line(f"{name}: {percent}{counts.text()}, {counts.time_left()}")
 
-        yield Lines()
+        speaker = Thread(target=speak, name="progress", daemon=True)
+        speaker.start()
+        try:
+            yield Lines()
+        finally:
+            done.set()
+            speaker.join()

@@ -34,7 +34,7 @@ def replan(
     *,
     kv_exchange: float | None = None,
     pad_to: int | None = None,
-) -> None:
+) -> dict[str, Any]:
     """Plan CP degrees beside those that are there; a degree that is there is made anew.
 
     The set changes at one moment, at the end: killed before, it is what it was.
@@ -48,6 +48,9 @@ def replan(
         job_settings: how the job runs; None for what suits the set's size.
         kv_exchange: exposed time of a received KV token, in linear-token equivalents.
         pad_to: what padded pieces are a multiple of, beside 2 x the degree.
+
+    Returns:
+        Every degree's plan as the manifest has it, by degree, ascending.
 
     Raises:
         ConfigError: settings that cannot be.
@@ -82,9 +85,12 @@ def replan(
             Ledger(root / WORK / "ledger.jsonl") as ledger,
         ):
             key, had = document["fingerprints"]["plan"], tuple(document["cp"])
+            num_rows = sum(part.steps * part.num_micro_batches for part in manifest.segments)
             for job in jobs:
                 degree = str(job.cp_size)
-                kept += stages.plan_cp(job, key, manifest.num_parts, executor, ledger, reporter)
+                kept += stages.plan_cp(
+                    job, key, manifest.num_parts, num_rows, executor, ledger, reporter
+                )
                 document["cp"][degree] = describe_cp(job, manifest.segments)
                 document["fingerprints"]["context_parallel"][degree] = job.key(key)
             del document["digests"]
@@ -95,6 +101,7 @@ def replan(
     degrees = (f"{degree} ({plan['strategy']})" for degree, plan in plans)
     note = f"; replaced: {', '.join(replaced)}" if replaced else ""
     reporter.line(f"{root}: CP degrees {', '.join(degrees)}{note}")
+    return dict(plans)
 
 
 def _check_strategy(strategy: str | None) -> None:

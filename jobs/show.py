@@ -250,3 +250,21 @@ def progress_lines(reporter: Reporter) -> Callable[[str, int, int], None]:
 def as_dict(value: Any) -> dict[str, Any]:
     """A dataclass as JSON types."""
     return asdict(value)
+
+
+def profile(document: dict[str, Any]) -> None:
+    """What was measured, a length a line; times in milliseconds of one layer."""
+    columns = ["tokens", "attention, ms", "the rest, ms", "us a token"]
+    linear, attention = (
+        dict(zip(document[name]["tokens"], document[name]["time"], strict=True))
+        for name in ("linear", "attention")
+    )
+    table = table_of("a layer, forward and backward", columns)
+    for tokens in sorted(linear.keys() | attention.keys()):
+        times = [found[tokens] for found in (attention, linear) if tokens in found]
+        table.add_row(
+            f"{tokens:,}",
+            *(f"{found[tokens]:,.3f}" if tokens in found else "" for found in (attention, linear)),
+            f"{1000 * sum(times) / tokens:,.2f}",
+        )
+    console_of().print(table)

@@ -94,6 +94,7 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
     cp_rows: list[dict[str, Any]] = []
     compare = _comparison(request, workload, cp_rows)
     lengths = load_lengths(request)
+    _say_what_is_used(request, workload, lengths)
     try:
         schedule = Schedule(
             dp_size=request.dp_size,
@@ -115,6 +116,25 @@ def simulate_lengths(request: SimulationRequest) -> list[dict[str, Any]]:
     except ValueError as error:  # bounds and lengths that make no sense together
         raise ConfigError(f"simulate: {error}") from error
     return cp_rows if request.cp_sizes else rows
+
+
+def _say_what_is_used(request: SimulationRequest, workload: Workload, lengths: np.ndarray) -> None:
+    """Lengths beyond the steps that were asked for, or beyond what a profile has measured."""
+    step = request.num_micro_batches * request.context_length
+    used = min(len(lengths), int(np.searchsorted(np.cumsum(lengths), request.steps * step)) + 1)
+    if used < len(lengths) and request.lengths not in _FIG3:
+        log.info("the first %d of %d documents are used; raise --steps", used, len(lengths))
+    if workload.profile is not None:
+        measured = workload.profile.attention.tokens[-1]
+        longest = min(int(lengths[:used].max()), request.context_length)
+        if longest > measured:
+            log.warning(
+                "the profile's longest piece has %d tokens, the longest here %d: its last two "
+                "points are continued; measure with --max-tokens %d",
+                measured,
+                longest,
+                longest,
+            )
 
 
 def _packing(request: SimulationRequest, schedule: Schedule) -> PackingConfig:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.executor import Executor
+from jobs.executor import Executor, LocalExecutor
 from jobs.progress import Reporter
 from jobs.searching import searching
 from jobs.units import Unit, run_units
@@ -29,6 +29,10 @@ from pipeline.shard.token_store import TokenStore
 from pipeline.shard.writer import FileReceipt
 
 log = logging.getLogger(__name__)
+
+ALONE_ROWS = 1 << 16
+"""So few micro-batches are planned over CP ranks in less time than workers compile the kernels."""
+COMPILING = "kernels are compiled first"
 
 
 def plan(
@@ -48,10 +52,10 @@ def plan(
     ledger.forget(["plan"])
     scratch = scratch_of(root, key)
     if config.packing.policy == "lookahead":
-        with reporter.stage("plan", total=None, unit="windows") as stage:
+        with reporter.stage("plan", total=None, unit="windows", before=COMPILING) as stage:
             receipt = write_plan(root, scratch, stores, config, searching(executor, stage))
     else:
-        with reporter.stage("plan", total=1, unit="stream") as stage:
+        with reporter.stage("plan", total=1, unit="stream", before=COMPILING) as stage:
             receipt = write_plan(root, scratch, stores, config)
             stage.advance(1)
     ledger.record(key, "plan", receipt)
@@ -62,16 +66,20 @@ def plan_cp(
     job: CPJob,
     plan_key: str,
     num_parts: int,
+    num_rows: int,
     executor: Executor,
     ledger: Ledger,
     reporter: Reporter,
 ) -> list[FileReceipt]:
-    """Plan one CP degree for every plan part."""
+    """Plan one CP degree for every plan part, `num_rows` micro-batches in all."""
     out = Path(job.out)
+    if num_rows < ALONE_ROWS:
+        executor = LocalExecutor()
     units = [
         Unit(name=f"cp={job.cp_size}/{part}", arguments=(job, part)) for part in range(num_parts)
     ]
-    with reporter.stage(f"cp plan {job.cp_size}", total=num_parts, unit="parts") as stage:
+    name = f"cp plan {job.cp_size}"
+    with reporter.stage(name, total=num_parts, unit="parts", before=COMPILING) as stage:
         receipts = run_units(
             executor,
             ledger,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.shard.json_files import read_object
 from trainer.errors import TrainerError
 from trainer.shape import LayerShape, layer_shape
 
@@ -51,16 +51,8 @@ def read_model_config(path: Path) -> ModelConfig:
         TrainerError: it cannot be read, or describes something that is not built here.
     """
     try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise TrainerError(f"{path}: {error.strerror}") from error
+        return model_config(read_object(path))
     except ValueError as error:
-        raise TrainerError(f"{path}: not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise TrainerError(f"{path}: not a JSON object")
-    try:
-        return model_config(document)
-    except TrainerError as error:
         raise TrainerError(f"{path}: {error}") from error
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from packer.hardware import Hardware, workload_of_model
 from packer.profile import parse_profile
@@ -12,6 +10,7 @@ from packer.shapes.read import shape_of
 from packer.workload import SCALE, Workload
 from pipeline.config import ConfigError
 from pipeline.settings.cluster import HardwareSettings, WorkloadSettings
+from pipeline.shard.json_files import read_object
 
 _TERA, _GIGA = 1e12, 1e9
 
@@ -42,7 +41,7 @@ def workload_of_config(
     """
     try:
         hardware = None if settings is None else _hardware(settings)
-        return workload_of_model(shape_of(_read_json(path)), hardware, constant=constant)
+        return workload_of_model(shape_of(read_object(path)), hardware, constant=constant)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -54,7 +53,7 @@ def workload_of_profile(path: Path, *, constant: int = 0) -> Workload:
         ConfigError: the file cannot be read, or is no good profile.
     """
     try:
-        profile, time = parse_profile(_read_json(path))
+        profile, time = parse_profile(read_object(path))
         return Workload(
             crossover=None,
             profile=profile,
@@ -78,15 +77,3 @@ def _hardware(settings: HardwareSettings) -> Hardware:
         element_bytes=settings.element_bytes,
         **speeds,
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ValueError(error.strerror) from error
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ValueError("not a JSON object")
-    return document

@@ -222,11 +222,7 @@ def load_manifest(directory: str | Path) -> Manifest:
     directory = Path(directory) if isinstance(directory, str) else directory
     path = directory / "manifest.json"
     if not _exists(path):
-        raise FormatError(
-            "is missing: there is no finished set here; make one with: steelyard build "
-            f"--config FILE --out {directory}",
-            path=path,
-        )
+        raise no_set(directory)
     data = read_bytes(path)
     stated = read_bytes(directory / "manifest.sha256").decode("ascii", "replace").strip()
     if sha256_bytes(data) != stated:
@@ -249,6 +245,15 @@ def load_manifest(directory: str | Path) -> Manifest:
         raise FormatError(f"a field is missing or malformed: {error!r}", path=path) from error
     _check(manifest, steps, path)
     return manifest
+
+
+def no_set(directory: Path) -> FormatError:
+    """What to say of a directory that holds no set."""
+    return FormatError(
+        "is missing: there is no finished set here; make one with: steelyard build "
+        f"--config FILE --out {directory}",
+        path=directory / "manifest.json",
+    )
 
 
 def _exists(path: Path) -> bool:

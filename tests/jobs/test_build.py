@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs import tokenizing
+from jobs import stages, tokenizing
 from jobs.build import OtherConfiguration, build
 from jobs.executor import LocalExecutor, RayExecutor
 from jobs.tokenizing import find_corpora
@@ -77,8 +77,13 @@ def test_a_part_lost_before_the_set_was_finished_is_made_again(
 @pytest.mark.ray
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ray_with_any_number_of_workers_gives_the_same_bytes(
-    config: RunConfig, built: Path, tmp_path: Path, workers: int
+    config: RunConfig,
+    built: Path,
+    tmp_path: Path,
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(stages, "ALONE_ROWS", 0)  # so that CP plans are made by workers too
     settings = JobSettings(executor="ray", workers=workers, object_store_mb=100)
     build(config.model_copy(update={"job": settings}), tmp_path, QUIET)
     assert digests(tmp_path) == digests(built)

@@ -199,9 +199,18 @@ def test_replan_from_the_command_line(
     out = str(tmp_path / "out")
     assert run("build", "--config", str(config_file), "--out", out, "--quiet") == 0
     made = ("--cp-size", "3", "--cp-size", "4", "--strategy", "per_sequence")
+    capsys.readouterr()
     assert run("replan", out, *made) == 0
     closing = "CP degrees 2 (adaptive), 3 (per_sequence), 4 (per_sequence); replaced: 4\n"
-    assert capsys.readouterr().err.endswith(closing)
+    said = capsys.readouterr()
+    assert said.err.endswith(closing)
+    first_column = [line.split("│")[1].strip() for line in said.out.splitlines() if "│" in line]
+    assert list(filter(None, first_column)) == ["2, adaptive", "3, per_sequence", "4, per_sequence"]
+    assert run("replan", out, "--cp-size", "3", "--json", "--quiet") == 0
+    plans = json.loads(capsys.readouterr().out)
+    assert {degree: plan["strategy"] for degree, plan in plans.items()} == {
+        "2": "adaptive", "3": "adaptive", "4": "per_sequence"
+    }  # fmt: skip
     assert run("verify", out, "--json", "--quiet") == 0
     padded = ("--strategy", "padded_head_tail", "--kv-exchange", "0.5")
     assert run("replan", out, "--cp-size", "2", "--cp-size", "4", *padded, "--quiet") == 2

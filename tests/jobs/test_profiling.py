@@ -56,9 +56,12 @@ def test_a_profile_is_written_that_the_planner_reads(model: Path, tmp_path: Path
         app, ["profile", "--model-config", str(model), "--out", str(out), *arguments]
     )
     assert result.exit_code == 0, result.exception
-    assert result.stdout == ""
+    assert "a layer, forward and backward" in result.stdout
     assert "18/18 measurements" in result.stderr
     document = json.loads(out.read_text())
+    rows = [line.split("│")[1].strip() for line in result.stdout.splitlines() if "│" in line]
+    lengths = {*document["linear"]["tokens"], *document["attention"]["tokens"]}
+    assert rows == [str(tokens) for tokens in sorted(lengths)]
     about = document["about"]
     assert (about["backend"], about["dtype"]) == ("reference", "float32")
     assert (about["layer"]["tp_size"], about["layer"]["heads"]) == (2, 2)

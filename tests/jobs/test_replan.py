@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jobs import replan as replan_module
+from jobs import stages
 from jobs.build import OtherConfiguration, build
 from jobs.executor import LocalExecutor
 from jobs.replan import replan
@@ -91,6 +92,7 @@ def test_a_replan_killed_anywhere_leaves_the_set_as_it_was_or_finished(
 
     def replan_with(executor: Any, degrees: tuple[int, ...], strategy: str) -> None:
         with monkeypatch.context() as patch:
+            patch.setattr(stages, "ALONE_ROWS", 0)
             patch.setattr(replan_module, "open_executor", lambda _: nullcontext(executor))
             replan(tmp_path, degrees, strategy, QUIET)
 
