@@ -22,7 +22,7 @@ from packer.simulate import cut_lengths
 from packer.throughput import FLAT, PUBLISHED, Throughput
 from packer.workload import SCALE, Workload
 from tests import reference_cp as slow
-from tests.packer.test_context_parallel import AREA, balance, chunks, picture, plan, ragged
+from tests.packer.small_cp_plans import AREA, balance, chunks, picture, plan, ragged
 from tests.reference_cp_oracle import least_slowest_area
 
 FIG3_CROSSOVER = Workload(crossover=47_100)
