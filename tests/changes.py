@@ -56,6 +56,14 @@ def both(*changes: Change) -> Change:
     return lambda data: [change(data) for change in changes] and None
 
 
+def put_chunks(row: int, *values: tuple[int, int, int, int]) -> Change:
+    """Replace a row's chunks by these (cp_rank, piece, start, stop)."""
+    names = ("cp_rank", "piece", "start", "stop")
+    return both(
+        *(put("cp", name, row, [value[i] for value in values]) for i, name in enumerate(names))
+    )
+
+
 def segment(**fields: Any) -> Change:
     return lambda data: data.manifest["segments"][0].update(fields)
 
