@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from pipeline.verify import VerifyError, verify
-from tests.fixture_set import N, SetData, make_set, predicted_work
+from tests.fixture_contents import N
+from tests.fixture_set import SetData, make_set
+from tests.fixture_tables import predicted_work
 from tests.reference_padding import padded_head_tail
 
 Change = Callable[[SetData], None]

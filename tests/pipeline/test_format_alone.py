@@ -8,7 +8,8 @@ import pytest
 from pipeline.shard.micro_batch import rank_view
 from pipeline.shard.reader import open_shards
 from tests.changes import padded
-from tests.fixture_set import LENGTHS, document_tokens, make_set
+from tests.fixture_contents import LENGTHS, document_tokens
+from tests.fixture_set import make_set
 
 PIECES = """
     SELECT

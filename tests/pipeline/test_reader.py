@@ -18,8 +18,9 @@ from pipeline.shard.micro_batch import MicroBatch, rank_view
 from pipeline.shard.reader import Reader, open_plan, open_shards
 from pipeline.shard.tables import NotInSet
 from tests.changes import padded
+from tests.fixture_contents import PARTS, document_tokens, length_of
 from tests.fixture_files import byte_ranges
-from tests.fixture_set import PARTS, SetData, document_tokens, length_of, make_set
+from tests.fixture_set import SetData, make_set
 
 STEPS, SLOTS = sum(PARTS), 2
 

@@ -16,8 +16,9 @@ from pipeline.shard.micro_batch import RankMicroBatch
 from pipeline.shard.prefetch import ahead
 from pipeline.shard.reader import Reader, open_plan, open_shards
 from pipeline.shard.tables import FormatError, NotInSet
+from tests.fixture_contents import PARTS
 from tests.fixture_files import byte_ranges
-from tests.fixture_set import PARTS, make_set
+from tests.fixture_set import make_set
 
 STEPS, SLOTS = sum(PARTS), 2
 FIELDS = ("tokens", "labels", "position_ids", "query_index", "key_index", "cu_seqlens_q")

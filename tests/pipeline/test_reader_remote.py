@@ -13,7 +13,8 @@ from pipeline.shard import byte_files
 from pipeline.shard.byte_files import as_path, is_remote
 from pipeline.shard.reader import open_plan, open_shards
 from pipeline.shard.tables import FormatError
-from tests.fixture_set import PARTS, make_set
+from tests.fixture_contents import PARTS
+from tests.fixture_set import make_set
 from tests.object_store import s3_server
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -10,7 +10,8 @@ from packer.workload import Workload
 from pipeline.planning.cp_options import describe_options
 from pipeline.verify import verify
 from tests.changes import CP, Change, add, broken, put, put_chunks, segment
-from tests.fixture_set import CROSSOVER, make_set
+from tests.fixture_contents import CROSSOVER
+from tests.fixture_set import make_set
 
 # --- Law: CP plans tile every micro-batch. Row 0 is one piece of 16 tokens.
 CP_LAWS: dict[str, tuple[Change, str]] = {
