@@ -14,6 +14,7 @@ S, S_MAX, N, A, MAX_PIECES, MAX_DISPLACEMENT = 16, 20, 2, 32, 9, 3
 CROSSOVER, SCALE, CONSTANT, KV_EXCHANGE = 24, 256, 512, 0.25
 PARTS = (5, 3)
 """Steps of each part, where long documents are cut."""
+STEPS, SLOTS = sum(PARTS), N
 ROWS_PER_GROUP = 4
 LENGTHS = {"books": [40, 9, 16, 33, 4], "web": [5, 12, 1, 7, 3, 16, 8, 2, 40_000, 6]}
 STORE_PARTS = {"books": [3, 2], "web": [10]}

@@ -13,14 +13,21 @@ dropped, `books` is read in four epochs.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.shard import schema
 from tests.fixture_contents import LENGTHS, PARTS, ROWS_PER_GROUP, N, Piece, piece_tokens, store_of
-from tests.fixture_files import Columns, StoreData, sha256, write_indexes, write_store, write_table
+from tests.fixture_files import (
+    Columns,
+    StoreData,
+    sha256,
+    write_indexes,
+    write_manifest,
+    write_store,
+    write_table,
+)
 from tests.fixture_manifest import manifest_of
 from tests.fixture_stream import Rule, make_stream, pack
 from tests.fixture_tables import cp_columns, plan_columns, shard_columns, steps_columns
@@ -64,9 +71,7 @@ class SetData:
         """Write manifest.json over the indexes that lie in the directory."""
         names = ("files.parquet", "row_groups.parquet")
         self.manifest["digests"] = {name: sha256(directory / name) for name in names}
-        text = json.dumps(self.manifest, indent=1)
-        (directory / "manifest.json").write_text(text, encoding="utf-8")
-        (directory / "manifest.sha256").write_text(sha256(directory / "manifest.json") + "\n")
+        write_manifest(directory, self.manifest)
 
 
 def make_set(longer_than_context: str = "cut", min_tokens: int = 1) -> SetData:

@@ -1,8 +1,6 @@
 """The reader, on a set that was written by hand from docs/FORMAT.md."""
 
-import hashlib
 import itertools
-import json
 import shlex
 import subprocess
 import sys
@@ -18,33 +16,9 @@ from pipeline.shard.micro_batch import MicroBatch, rank_view
 from pipeline.shard.reader import Reader, open_plan, open_shards
 from pipeline.shard.tables import NotInSet
 from tests.changes import padded
-from tests.fixture_contents import PARTS, document_tokens, length_of
-from tests.fixture_files import byte_ranges
+from tests.fixture_contents import PARTS, SLOTS, STEPS, document_tokens, length_of
+from tests.fixture_files import byte_ranges, write_manifest
 from tests.fixture_set import SetData, make_set
-
-STEPS, SLOTS = sum(PARTS), 2
-
-
-@pytest.fixture(scope="module")
-def data() -> SetData:
-    return make_set()
-
-
-@pytest.fixture(scope="module")
-def directory(data: SetData, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return data.write(tmp_path_factory.mktemp("reader") / "set")
-
-
-@pytest.fixture(params=[open_shards, open_plan])
-def reader(request: pytest.FixtureRequest, directory: Path) -> Reader:
-    return request.param(directory)
-
-
-def write_manifest(directory: Path, manifest: dict[str, object]) -> None:
-    text = json.dumps(manifest)
-    (directory / "manifest.json").write_text(text)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    (directory / "manifest.sha256").write_text(digest + "\n")
 
 
 def everything(reader: Reader) -> list[MicroBatch]:

@@ -2,16 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from pipeline.verify import VerifyReport, verify
 from tests.fixture_set import make_set
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid set; tests that damage it use a copy of their own."""
-    return make_set().write(tmp_path_factory.mktemp("verify") / "set")
 
 
 def test_a_valid_set_passes_and_everything_in_it_is_counted(directory: Path):

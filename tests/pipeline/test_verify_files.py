@@ -16,12 +16,6 @@ from tests.fixture_files import byte_ranges, write_indexes, write_table
 from tests.fixture_set import SetData, make_set
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid set; tests that damage it use a copy of their own."""
-    return make_set().write(tmp_path_factory.mktemp("verify") / "set")
-
-
 # --- Law: every file is the one its digest names.
 def all_files() -> list[str]:
     stores = [source["store"] for source in make_set().manifest["sources"]]

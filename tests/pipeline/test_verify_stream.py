@@ -12,12 +12,6 @@ from tests.fixture_contents import REASONS, UNITS, document_tokens
 from tests.fixture_set import SetData, make_set
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid set; tests that damage it use a copy of their own."""
-    return make_set().write(tmp_path_factory.mktemp("verify") / "set")
-
-
 # --- Law: conservation.
 def everywhere(column: str, row: int, entry: int, value: int) -> Change:
     """Change a piece in the plan and the shard alike."""
