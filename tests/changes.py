@@ -32,6 +32,13 @@ def broken(change: Change, tmp_path: Path) -> VerifyError:
     return offence(data.write(tmp_path))
 
 
+def check_is_found(change: Change, where: str, message: str, tmp_path: Path) -> None:
+    """Of a set that is changed like this, verify says where it is wrong, and how."""
+    error = broken(change, tmp_path)
+    assert where in str(error)
+    assert message in str(error)
+
+
 def put(table: str, column: str, row: int, value: Any, entry: int | None = None) -> Change:
     """Set a value of part 0 of `plan`, `shards` or `cp`, or one entry of a list there."""
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.changes import PLAN, Change, add, both, broken, put, segment, swap_slots
+from tests.changes import PLAN, Change, add, both, broken, check_is_found, put, segment, swap_slots
 from tests.fixture_set import SetData
 
 # --- Law: rows stand in order, within bounds, and sums are what their pieces give.
@@ -56,9 +56,7 @@ PLAN_LAWS: dict[str, tuple[Change, str]] = {
 @pytest.mark.parametrize("law", PLAN_LAWS)
 def test_a_broken_law_of_plan_rows_is_found(law: str, tmp_path: Path):
     change, message = PLAN_LAWS[law]
-    error = broken(change, tmp_path)
-    assert f"{PLAN}, row group " in str(error)
-    assert message in str(error)
+    check_is_found(change, f"{PLAN}, row group ", message, tmp_path)
 
 
 def test_the_row_group_of_the_offending_row_is_named(tmp_path: Path):
