@@ -23,6 +23,7 @@ KEY = "ab" * 32
 
 
 def contents(directory: Path) -> dict[str, bytes]:
+    """Every file below a directory, by relative path."""
     files = (file for file in sorted(directory.rglob("*")) if file.is_file())
     return {str(file.relative_to(directory)): file.read_bytes() for file in files}
 
@@ -52,10 +53,12 @@ def tokenize_all(
 
 
 def documents_of(directory: Path) -> list[list[int]]:
+    """The ids of each document of a store."""
     store = TokenStore(directory)
     return [store.tokens_of(doc_id).tolist() for doc_id in range(store.documents)]
 
 
 def rejects_of(directory: Path) -> list[tuple[str, int, str]]:
+    """Path, record and reason of what a store refused."""
     rows = pq.read_table(directory / "rejects.parquet").to_pylist()
     return [(row["path"], row["record"], row["reason"]) for row in rows]
