@@ -13,6 +13,7 @@ from packer.workload import Workload
 from tests import reference_cp as slow
 
 WORKLOAD = Workload(crossover=1000)
+FIG3_CROSSOVER = Workload(crossover=47_100)
 AREA = CPOptions(throughput=FLAT)
 """Time is area, so that figures can be worked out by hand."""
 HEAD_TAIL = ("per_sequence", "per_document")
