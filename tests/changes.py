@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from pipeline.verify import VerifyError, verify
-from tests.fixture_set import N, SetData, make_set, predicted_work
+from tests.fixture_contents import N
+from tests.fixture_set import SetData, make_set
+from tests.fixture_tables import predicted_work
 from tests.reference_padding import padded_head_tail
 
 Change = Callable[[SetData], None]
@@ -28,6 +30,13 @@ def broken(change: Change, tmp_path: Path) -> VerifyError:
     data = make_set()
     change(data)
     return offence(data.write(tmp_path))
+
+
+def check_is_found(change: Change, where: str, message: str, tmp_path: Path) -> None:
+    """Of a set that is changed like this, verify says where it is wrong, and how."""
+    error = broken(change, tmp_path)
+    assert where in str(error)
+    assert message in str(error)
 
 
 def put(table: str, column: str, row: int, value: Any, entry: int | None = None) -> Change:
@@ -54,6 +63,14 @@ def add(table: str, column: str, row: int, entry: int | None = None, more: int =
 
 def both(*changes: Change) -> Change:
     return lambda data: [change(data) for change in changes] and None
+
+
+def put_chunks(row: int, *values: tuple[int, int, int, int]) -> Change:
+    """Replace a row's chunks by these (cp_rank, piece, start, stop)."""
+    names = ("cp_rank", "piece", "start", "stop")
+    return both(
+        *(put("cp", name, row, [value[i] for value in values]) for i, name in enumerate(names))
+    )
 
 
 def segment(**fields: Any) -> Change:

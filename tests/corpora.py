@@ -117,11 +117,7 @@ def write_parquet(
     type_: pa.DataType | None = None,
 ) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "id": pa.array(range(len(texts))),
-        text_column: pa.array(texts, type_ or pa.string()),
-    }
-    pq.write_table(pa.table(columns), path, row_group_size=rows_per_group)
+    pq.write_table(_table(texts, text_column, type_), path, row_group_size=rows_per_group)
     return path
 
 
@@ -136,15 +132,16 @@ def write_arrow(
 ) -> Path:
     """An Arrow IPC stream or file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "id": pa.array(range(len(texts))),
-        text_column: pa.array(texts, type_ or pa.string()),
-    }
-    table = pa.table(columns)
+    table = _table(texts, text_column, type_)
     open_writer = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
     with open_writer(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=rows_per_batch)
     return path
+
+
+def _table(texts: Sequence[str | None], text_column: str, type_: pa.DataType | None) -> pa.Table:
+    column = pa.array(texts, type_ or pa.string())
+    return pa.table({"id": pa.array(range(len(texts))), text_column: column})
 
 
 def write_tree(directory: Path, files: dict[str, str]) -> Path:

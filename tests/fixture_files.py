@@ -98,6 +98,12 @@ def write_indexes(directory: Path, parts: list[str]) -> None:
     write_table(directory / "row_groups.parquet", groups, schema.ROW_GROUPS)
 
 
+def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    text = json.dumps(manifest, indent=1)
+    (directory / "manifest.json").write_text(text, encoding="utf-8")
+    (directory / "manifest.sha256").write_text(sha256(directory / "manifest.json") + "\n")
+
+
 def byte_ranges(path: Path) -> list[tuple[int, int, int, int]]:
     """(row group, its first row, offset, length) of each row group, and last of the footer."""
     metadata = pq.read_metadata(path)

@@ -16,9 +16,8 @@ from packer.plan import Pieces, Steps
 from packer.simulate import simulate
 from packer.window_lengths import fig3_stream_lengths
 from packer.workload import Workload
+from tests.packer.small_plans import SQUARE, lengths_of
 
-SQUARE = Workload(crossover=1)
-"""W(d) = d + d^2."""
 S = 131_072
 
 
@@ -26,14 +25,6 @@ def packed(policy: str, lengths: list[int], **bounds: object) -> Packing:
     settings = {"num_micro_batches": 2, "context_length": 8, "max_tokens": 16} | bounds
     config = PackingConfig(**settings)  # pyright: ignore
     return pack(policy, Pieces.from_lengths(np.array(lengths)), config, SQUARE)
-
-
-def lengths_of(steps: Steps | None) -> list[list[list[int]]]:
-    """Tokens of the pieces, slot by slot, step by step."""
-    assert steps is not None
-    slots = [part.tolist() for part in np.split(steps.pieces.tokens, steps.row_offsets[1:-1])]
-    num = steps.num_micro_batches
-    return [slots[start : start + num] for start in range(0, len(slots), num)]
 
 
 def squares(steps: Steps) -> int:

@@ -22,9 +22,9 @@ from packer.plan import Pieces, Steps
 from packer.schedule import ONE_RANK, Schedule
 from packer.simulate import cut_lengths
 from packer.workload import Workload
+from tests.packer.small_plans import SQUARE
 from tests.strategies import Case, cases
 
-SQUARE = Workload(crossover=1)
 FIG3 = Workload(crossover=47_100)
 SEEN: Counter[str] = Counter()
 """How often a rival had a plan to be compared with."""

@@ -10,19 +10,8 @@ import pytest
 from packer.packing.config import PackingConfig
 from packer.packing.packer import IntakeTooLarge, Packer, PackingError
 from packer.packing.whole import pack
-from packer.plan import Pieces, Steps
-from packer.workload import Workload
-
-SQUARE = Workload(crossover=1)
-"""W(d) = d + d^2."""
-
-
-def lengths_of(steps: Steps | None) -> list[list[list[int]]]:
-    """Tokens of the pieces, slot by slot, step by step."""
-    assert steps is not None
-    slots = [part.tolist() for part in np.split(steps.pieces.tokens, steps.row_offsets[1:-1])]
-    num = steps.num_micro_batches
-    return [slots[start : start + num] for start in range(0, len(slots), num)]
+from packer.plan import Pieces
+from tests.packer.small_plans import SQUARE, lengths_of
 
 
 def packed(policy: str, lengths: list[int], **bounds: object) -> tuple[list[list[list[int]]], list]:

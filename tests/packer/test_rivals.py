@@ -16,9 +16,7 @@ from packer.packing.search.objective import Merit
 from packer.packing.whole import pack
 from packer.plan import Pieces, Steps
 from packer.schedule import Schedule
-from packer.workload import Workload
-
-SQUARE = Workload(crossover=1)
+from tests.packer.small_plans import SQUARE
 
 
 class TestBinding:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import duckdb
-import pytest
 
 from pipeline.shard.micro_batch import rank_view
 from pipeline.shard.reader import open_shards
 from tests.changes import padded
-from tests.fixture_set import LENGTHS, document_tokens, make_set
+from tests.fixture_contents import LENGTHS, document_tokens
+from tests.fixture_set import make_set
 
 PIECES = """
     SELECT
@@ -20,11 +20,6 @@ PIECES = """
     FROM (SELECT *, unnest(range(1, len(cu_seqlens))) AS i FROM read_parquet($shards))
 """
 """DuckDB counts list entries from 1, and its slices hold both ends."""
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_set().write(tmp_path_factory.mktemp("alone") / "set")
 
 
 def test_documents_are_rebuilt_from_the_shards_without_the_projects_code(directory: Path):

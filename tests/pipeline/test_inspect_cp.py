@@ -11,7 +11,8 @@ from jobs import show_cp
 from pipeline.inspect import inspect
 from pipeline.shard.tables import FormatError
 from tests.changes import padded
-from tests.fixture_set import KV_EXCHANGE, make_set
+from tests.fixture_contents import KV_EXCHANGE
+from tests.fixture_set import make_set
 
 
 def test_a_plan_is_laid_open(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,10 +19,10 @@ from pipeline.reading.megatron import check_index, open_index
 from pipeline.reading.source_error import SourceError
 from pipeline.reading.sources import plan_splits
 from pipeline.settings.documents import SourceConfig
-from pipeline.shard.token_store import TokenStore
 from pipeline.stores import tokenize
-from pipeline.tokenizer.identity import without_vocabulary
-from tests.corpora import build_store, source_of
+from tests.corpora import source_of
+from tests.pipeline.id_stores import rejects_of, store_of
+from tests.pipeline.tokenized import documents_of
 from tests.reference_megatron import read_megatron, write_megatron
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "megatron"
@@ -33,21 +32,6 @@ INT32 = 4
 
 def pair_of(*paths: Path, **settings: object) -> SourceConfig:
     return source_of(*paths, format="megatron", **settings)
-
-
-def store_of(source: SourceConfig, directory: Path, **options: int) -> TokenStore:
-    vocab_size = options.pop("vocab_size", 100_000)
-    identity = without_vocabulary(vocab_size)
-    return TokenStore(build_store(source, directory, identity=identity, **options))
-
-
-def documents_of(store: TokenStore) -> list[list[int]]:
-    return [store.tokens_of(doc_id).tolist() for doc_id in range(store.documents)]
-
-
-def rejects_of(store: TokenStore) -> list[tuple[str, int, str, str]]:
-    rows = pq.read_table(store.directory / "rejects.parquet").to_pylist()
-    return [(row["path"], row["record"], row["reason"], row["detail"]) for row in rows]
 
 
 class TestDocuments:
@@ -60,7 +44,7 @@ class TestDocuments:
         assert read_megatron(FIXTURES / name) == expected
         source = pair_of(FIXTURES / f"{name}.idx")
         store = store_of(source, tmp_path, split_bytes=split_bytes)
-        assert documents_of(store) == [ids for ids in expected if ids]
+        assert documents_of(store.directory) == [ids for ids in expected if ids]
         empty = [number for number, ids in enumerate(expected) if not ids]
         assert [(path, record, why) for path, record, why, _ in rejects_of(store)] == [
             (f"{name}.idx", number, "no_tokens") for number in empty
@@ -97,7 +81,7 @@ class TestDocuments:
             store = store_of(pair_of(index), directory, vocab_size=100, split_bytes=split_bytes)
         whole = read_megatron(directory / "a")
         good = [ids for ids in whole if ids and min(ids) >= 0 and max(ids) < 100]
-        assert documents_of(store) == good
+        assert documents_of(store.directory) == good
         assert sum(store.identity["rejected"].values()) == len(whole) - len(good)
         lengths = open_index(index).document_lengths(0, len(whole))
         assert lengths.tolist() == [len(ids) for ids in whole]
@@ -105,7 +89,7 @@ class TestDocuments:
     def test_an_id_outside_the_vocabulary_refuses_its_document_alone(self, tmp_path: Path) -> None:
         index = write_megatron(tmp_path / "a", [[[1, 2]], [[3], [9, 4]], [[-5]], [[8, 0]]], INT32)
         store = store_of(pair_of(index), tmp_path, vocab_size=9)
-        assert documents_of(store) == [[1, 2], [8, 0]]
+        assert documents_of(store.directory) == [[1, 2], [8, 0]]
         assert rejects_of(store) == [
             ("a.idx", 1, "id_out_of_range", "token 1 is 9; ids are 0 to 8"),
             ("a.idx", 2, "id_out_of_range", "token 0 is -5; ids are 0 to 8"),
@@ -120,7 +104,7 @@ class TestDocuments:
         monkeypatch.setattr(token_records, "BATCH_RECORDS", batch_records)
         index = write_megatron(tmp_path / "a", [[[1] * 3], [[1] * 4], [[2]]], INT32)
         store = store_of(pair_of(index), tmp_path)
-        assert documents_of(store) == [[1] * 3, [2]]
+        assert documents_of(store.directory) == [[1] * 3, [2]]
         detail = "4 tokens, at most 3 are allowed"
         assert rejects_of(store) == [("a.idx", 1, "too_long", detail)]
 
@@ -156,7 +140,8 @@ class TestPaths:
     def test_datasets_are_in_the_order_of_their_names(self, tmp_path: Path) -> None:
         for token, name in enumerate(["b", "a", "a.b", "a.cc"]):
             write_megatron(tmp_path / name, [[[token]]], INT32)
-        assert documents_of(store_of(pair_of(tmp_path), tmp_path / "out")) == [[2], [3], [1], [0]]
+        store = store_of(pair_of(tmp_path), tmp_path / "out")
+        assert documents_of(store.directory) == [[2], [3], [1], [0]]
 
     def test_half_a_pair_is_refused(self, tmp_path: Path) -> None:
         write_megatron(tmp_path / "a", [[[1]]], INT32)

@@ -14,23 +14,13 @@ import pytest
 
 from pipeline.shard.micro_batch import RankMicroBatch
 from pipeline.shard.prefetch import ahead
-from pipeline.shard.reader import Reader, open_plan, open_shards
+from pipeline.shard.reader import Reader, open_shards
 from pipeline.shard.tables import FormatError, NotInSet
+from tests.fixture_contents import PARTS, SLOTS, STEPS
 from tests.fixture_files import byte_ranges
-from tests.fixture_set import PARTS, make_set
+from tests.fixture_set import make_set
 
-STEPS, SLOTS = sum(PARTS), 2
 FIELDS = ("tokens", "labels", "position_ids", "query_index", "key_index", "cu_seqlens_q")
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_set().write(tmp_path_factory.mktemp("prefetch") / "set")
-
-
-@pytest.fixture(params=[open_shards, open_plan])
-def reader(request: pytest.FixtureRequest, directory: Path) -> Reader:
-    return request.param(directory)
 
 
 def threads() -> list[threading.Thread]:

@@ -13,11 +13,11 @@ from pipeline.shard import byte_files
 from pipeline.shard.byte_files import as_path, is_remote
 from pipeline.shard.reader import open_plan, open_shards
 from pipeline.shard.tables import FormatError
-from tests.fixture_set import PARTS, make_set
+from tests.fixture_contents import PARTS, SLOTS, STEPS
 from tests.object_store import s3_server
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-BUCKET, STEPS, SLOTS = "sets", sum(PARTS), 2
+BUCKET = "sets"
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +25,6 @@ def options() -> Iterator[str]:
     """What follows a URL to reach a server of the S3 protocol in this process."""
     with s3_server() as endpoint:
         yield f"?endpoint_override={endpoint}&scheme=http"
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_set().write(tmp_path_factory.mktemp("remote") / "set")
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,8 @@ from pipeline.stores import tokenize
 from pipeline.tokenizer.engine import load_engine
 from pipeline.tokenizer.identity import TokenizerError, policy_text, without_vocabulary
 from tests.corpora import BOS_ID, EOS_ID, build_store, source_of, tiny_identity, write_jsonl
-from tests.pipeline.test_megatron import documents_of, rejects_of, store_of
+from tests.pipeline.id_stores import rejects_of, store_of
+from tests.pipeline.tokenized import documents_of
 
 Rows = Sequence[Sequence[int | None] | None]
 ROWS: Rows = ([5, 6], None, [], [7] * 500, [8, None], [9, 70_000], [10])
@@ -58,7 +59,7 @@ class TestColumns:
     ) -> None:
         source = ids_of(write_ids(tmp_path / "a.parquet", ROWS, type_))
         store = store_of(source, tmp_path, vocab_size=50_000, split_bytes=split_bytes)
-        assert documents_of(store) == GOOD
+        assert documents_of(store.directory) == GOOD
         assert len(store.parts) == (4 if split_bytes == 1 else 1)
         assert rejects_of(store) == [
             ("a.parquet", 1, "missing_tokens", "'input_ids' is null"),
@@ -79,7 +80,7 @@ class TestColumns:
             writer.write_table(table, max_chunksize=2)
         source = ids_of(tmp_path / "a.arrow")
         store = store_of(source, tmp_path, vocab_size=50_000, split_bytes=split_bytes)
-        assert documents_of(store) == GOOD
+        assert documents_of(store.directory) == GOOD
         assert len(store.parts) == (4 if split_bytes == 1 else 1)
         assert [(record, reason) for _, record, reason, _ in rejects_of(store)] == [
             (1, "missing_tokens"),
@@ -107,7 +108,7 @@ class TestColumns:
         rows = [[1, 2], [3, 4], None, [5, 6]]
         source = ids_of(write_ids(tmp_path / "a.parquet", rows, pa.list_(pa.int32(), 2)))
         store = store_of(source, tmp_path)
-        assert documents_of(store) == [[1, 2], [3, 4], [5, 6]]
+        assert documents_of(store.directory) == [[1, 2], [3, 4], [5, 6]]
         assert rejects_of(store)[0][1:3] == (2, "missing_tokens")
 
     @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ class TestColumns:
         signed = write_ids(tmp_path / "a.parquet", [[1], [-1]], pa.list_(pa.int8()))
         giant = write_ids(tmp_path / "b.parquet", [[2**64 - 1], [2]], pa.list_(pa.uint64()))
         store = store_of(ids_of(signed, giant), tmp_path)
-        assert documents_of(store) == [[1], [2]]
+        assert documents_of(store.directory) == [[1], [2]]
         assert [detail for *_, detail in rejects_of(store)] == [
             "token 0 is -1; ids are 0 to 99999",
             "token 0 is 18446744073709551615; ids are 0 to 99999",
@@ -180,7 +181,7 @@ class TestEnds:
         identity = tiny_identity(add_bos=bos)
         source = ids_of(write_ids(tmp_path / "a.parquet", self.ROWS), ends=ends)
         store = TokenStore(build_store(source, tmp_path, identity=identity))
-        assert documents_of(store) == expected
+        assert documents_of(store.directory) == expected
         assert store.identity["ends"] == (ends or "as_given")
 
     def test_ends_count_towards_the_longest_document(
@@ -190,7 +191,7 @@ class TestEnds:
         path = write_ids(tmp_path / "a.parquet", [[5, 6], [5, 6, 7], [5, 6, EOS_ID]])
         source = ids_of(path, ends="add")
         store = TokenStore(build_store(source, tmp_path, identity=tiny_identity()))
-        assert documents_of(store) == [[5, 6, EOS_ID], [5, 6, EOS_ID]]
+        assert documents_of(store.directory) == [[5, 6, EOS_ID], [5, 6, EOS_ID]]
         detail = "4 tokens, at most 3 are allowed"
         assert rejects_of(store) == [("a.parquet", 1, "too_long", detail)]
 
@@ -228,7 +229,7 @@ class TestNoVocabulary:
     ) -> None:
         source = ids_of(write_ids(tmp_path / "a.parquet", [[vocab_size - 1], [vocab_size]]))
         store = store_of(source, tmp_path, vocab_size=vocab_size)
-        assert documents_of(store) == [[vocab_size - 1]]
+        assert documents_of(store.directory) == [[vocab_size - 1]]
         assert store.dtype == dtype
         assert store.identity["tokenizer"]["vocab_size"] == vocab_size
 

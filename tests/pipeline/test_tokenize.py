@@ -1,33 +1,22 @@
+"""Documents are what the engine makes of records, wherever the cuts of splits fall."""
+
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.reading.listing import list_inputs
-from pipeline.reading.sources import plan_splits
-from pipeline.reading.storage import digest_file
-from pipeline.settings.documents import SourceConfig
-from pipeline.shard import schema
-from pipeline.shard.token_store import StoreError, TokenStore
+from pipeline.shard.token_store import TokenStore
 from pipeline.stores import tokenize
-from pipeline.stores.finish import finish_store, part_is_there
-from pipeline.stores.part_files import TableWriter, table_at
-from pipeline.stores.tokenize import StorePartReceipt, tokenize_split
+from pipeline.stores.tokenize import StorePartReceipt
 from pipeline.tokenizer import documents
 from pipeline.tokenizer.cuts import PART_CHARACTERS, Cutter
 from pipeline.tokenizer.documents import DocumentEncoder
 from pipeline.tokenizer.engine import load_engine
-from pipeline.tokenizer.identity import TokenizerIdentity
 from pipeline.tokenizer.reference import Engine
 from pipeline.tokenizer.vocabulary import load_reference
 from tests.corpora import (
@@ -43,47 +32,7 @@ from tests.corpora import (
     write_parquet,
     write_tree,
 )
-
-KEY = "ab" * 32
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    files = (file for file in sorted(directory.rglob("*")) if file.is_file())
-    return {str(file.relative_to(directory)): file.read_bytes() for file in files}
-
-
-def tokenize_all(
-    source: SourceConfig, directory: Path, *, split_bytes: int = 1 << 20, **identity: Any
-) -> tuple[list[StorePartReceipt], Callable[..., dict[str, Any]]]:
-    """The receipts of a source, and what finishes the store when it is called."""
-    inputs = list_inputs(source)
-    made_with: TokenizerIdentity = replace(tiny_identity(), **identity)
-    splits = plan_splits(source, inputs, split_bytes=split_bytes)
-    receipts = [tokenize_split(split, source, made_with, directory) for split in splits]
-
-    def finish(**changes: Any) -> dict[str, Any]:
-        settings = {
-            "name": source.name,
-            "key": KEY,
-            "identity": made_with,
-            "inputs": inputs,
-            "digests": [digest_file(file.path) for file in inputs],
-            "receipts": receipts,
-            "splits": splits,
-        }
-        return finish_store(directory, **{**settings, **changes})
-
-    return receipts, finish
-
-
-def documents_of(directory: Path) -> list[list[int]]:
-    store = TokenStore(directory)
-    return [store.tokens_of(doc_id).tolist() for doc_id in range(store.documents)]
-
-
-def rejects_of(directory: Path) -> list[tuple[str, int, str]]:
-    rows = pq.read_table(directory / "rejects.parquet").to_pylist()
-    return [(row["path"], row["record"], row["reason"]) for row in rows]
+from tests.pipeline.tokenized import contents, documents_of, rejects_of, tokenize_all
 
 
 class TestDocuments:
@@ -237,122 +186,3 @@ class TestSplits:
         assert receipt.rejected == (("empty_text", 2),)
         assert (receipt.documents, receipt.tokens, receipt.records) == (2, 4, 4)
         assert (receipt.tokens_bytes, receipt.text_bytes) == (8, 2)
-
-
-class TestFinishing:
-    @pytest.fixture
-    def source(self, tmp_path: Path) -> SourceConfig:
-        return source_of(write_jsonl(tmp_path / "a.jsonl", [*some_texts(30), ""]))
-
-    def test_the_tables_are_those_of_the_format(self, source: SourceConfig, tmp_path: Path) -> None:
-        receipts, finish = tokenize_all(source, tmp_path / "store", split_bytes=2000)
-        content = finish(receipts=receipts[::-1])  # in any order
-        assert content == json.loads((tmp_path / "store/source.json").read_bytes())
-        assert content["rejected"] == {"empty_text": 1}
-        assert content["documents"] == 30
-        assert (content["name"], content["key"], content["dtype"]) == ("corpus", KEY, "uint16")
-        for name, columns in (
-            ("inputs", schema.INPUTS),
-            ("parts", schema.PARTS),
-            ("rejects", schema.REJECTS),
-            ("parts/00000.index", schema.PART_INDEX),
-            ("parts/00000.blocks", schema.PART_BLOCKS),
-        ):
-            assert pq.read_schema(tmp_path / f"store/{name}.parquet").equals(columns)
-        ending = {name.partition(".")[2] for name in contents(tmp_path / "store/parts")}
-        assert ending == {"tokens", "index.parquet", "blocks.parquet"}
-
-    def test_it_is_a_store_only_when_all_is_written_and_can_be_tried_again(
-        self, source: SourceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def killed(*arguments: object) -> None:
-            raise KeyboardInterrupt
-
-        _, finish = tokenize_all(source, tmp_path / "store")
-        with monkeypatch.context() as patch:
-            patch.setattr("pipeline.stores.finish.write_atomically", killed)
-            with pytest.raises(KeyboardInterrupt):
-                finish()
-        with pytest.raises(StoreError, match="was not finished, run the job again"):
-            TokenStore(tmp_path / "store")
-        (tmp_path / "store/parts/.00007.tokens.tmp").touch()  # of a writer that was killed
-        content = finish()
-        after = contents(tmp_path / "store")
-        assert not any(".tmp" in name for name in after)
-        assert finish(receipts=[]) == content  # nothing left to do
-        assert contents(tmp_path / "store") == after
-
-    def test_a_split_without_a_receipt_is_told(self, source: SourceConfig, tmp_path: Path) -> None:
-        receipts, finish = tokenize_all(source, tmp_path / "store", split_bytes=2000)
-        with pytest.raises(StoreError, match=f"{len(receipts) - 1} receipts for {len(receipts)}"):
-            finish(receipts=receipts[1:])
-
-    @pytest.mark.parametrize("ending", ["index.parquet", "tokens", "rejects.parquet"])
-    def test_a_part_that_is_not_what_its_receipt_says_is_told(
-        self, source: SourceConfig, tmp_path: Path, ending: str
-    ) -> None:
-        _, finish = tokenize_all(source, tmp_path / "store")
-        (tmp_path / f"store/parts/00000.{ending}").unlink()
-        with pytest.raises(StoreError, match=r"tokenize (split 0|that split) again"):
-            finish()
-        assert not (tmp_path / "store/source.json").exists()
-
-    @pytest.mark.parametrize("ending", ["index.parquet", "blocks.parquet", "tokens"])
-    def test_a_part_that_changed_is_not_there_any_more(
-        self, source: SourceConfig, tmp_path: Path, ending: str
-    ) -> None:
-        (receipt, *_), _ = tokenize_all(source, tmp_path / "store")
-        assert part_is_there(tmp_path / "store", receipt)
-        path = tmp_path / f"store/parts/00000.{ending}"
-        path.write_bytes(path.read_bytes()[:-1])
-        assert not part_is_there(tmp_path / "store", receipt)
-        path.unlink()
-        assert not part_is_there(tmp_path / "store", receipt)
-
-    def test_another_store_is_not_touched(self, source: SourceConfig, tmp_path: Path) -> None:
-        _, finish = tokenize_all(source, tmp_path / "store")
-        finish()
-        with pytest.raises(StoreError, match=f"holds the store with key {KEY}, not {'cd' * 32}"):
-            finish(key="cd" * 32)
-
-    def test_a_source_without_an_acceptable_record_is_a_store_without_documents(
-        self, tmp_path: Path
-    ) -> None:
-        write_tree(tmp_path / "in", {"a.jsonl": "", "b.jsonl": "{}\n"})
-        for source, parts in (
-            (source_of(tmp_path / "in/a.jsonl"), 0),
-            (source_of(tmp_path / "in/b.jsonl"), 1),
-        ):
-            store = TokenStore(build_store(source, tmp_path))
-            assert (store.documents, store.tokens, len(store.parts)) == (0, 0, parts)
-            assert (store.lengths.dtype, len(store.lengths)) == (np.dtype("<u4"), 0)
-            nothing = np.empty(0, np.int64)
-            assert len(store.gather(nothing, nothing, nothing)) == 0
-            store.check_tables()
-            for part in range(parts):
-                store.verify_part(part)
-
-
-class TestTables:
-    @given(cuts=st.lists(st.integers(0, 9), max_size=12))
-    @settings(max_examples=30, deadline=None)
-    def test_how_rows_came_together_leaves_no_trace(
-        self, tmp_path_factory: pytest.TempPathFactory, cuts: list[int]
-    ) -> None:
-        root = tmp_path_factory.mktemp("table")
-        values = list(range(sum(cuts)))
-        columns = pa.schema({"value": pa.int64()})
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pipeline.stores.part_files._GROUP_ROWS", 4)
-            with table_at(root / "bits.parquet", columns) as table:
-                start = 0
-                for count in cuts:
-                    table.append([values[start : start + count]])
-                    start += count
-            with TableWriter(root / "whole.parquet", columns) as table:
-                table.append([values])
-        assert (root / "bits.parquet").read_bytes() == (root / "whole.parquet").read_bytes()
-        metadata = pq.read_metadata(root / "bits.parquet")
-        assert metadata.num_rows == len(values)
-        sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        assert all(size == 4 for size in sizes[:-1])

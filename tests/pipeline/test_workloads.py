@@ -22,7 +22,8 @@ from pipeline.shard.manifest import Manifest, WorkloadModel
 from pipeline.verify import verify
 from pipeline.verify.workloads import piece_workloads
 from tests.changes import broken
-from tests.fixture_set import CROSSOVER, SetData, make_set
+from tests.fixture_contents import CROSSOVER
+from tests.fixture_set import SetData, make_set
 
 MODEL = {
     "model_type": "gemma2",
