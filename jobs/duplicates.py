@@ -10,7 +10,7 @@ from jobs.progress import Reporter
 from jobs.units import Unit, run_units
 from pipeline.ledger import Ledger, Receipt
 from pipeline.reading.listing import SourceError
-from pipeline.reading.sources import Split
+from pipeline.reading.splits import Split
 from pipeline.settings.documents import SourceConfig
 from pipeline.shard.schema import part_name
 from pipeline.stores.duplicates import (

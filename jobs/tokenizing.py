@@ -17,11 +17,12 @@ from pipeline.publish import WORK
 from pipeline.reading.inputs import digest_inputs
 from pipeline.reading.listing import InputFile, SourceError, list_inputs
 from pipeline.reading.sample import sample_texts
-from pipeline.reading.sources import Split, plan_splits, store_key
+from pipeline.reading.splits import Split, plan_splits
 from pipeline.settings.documents import RejectSettings, SourceConfig
 from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
 from pipeline.stores.finish import finish_store, part_is_there, rejects_path, remove_leftovers
+from pipeline.stores.key import store_key
 from pipeline.stores.rejects import check_share, check_stop_on, first_row, stop_on_duplicates
 from pipeline.stores.tokenize import StorePartReceipt, tokenize_split
 from pipeline.tokenizer.choose import choose_engine

@@ -20,11 +20,12 @@ import zstandard
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.reading.listing import list_inputs
-from pipeline.reading.sources import plan_splits, store_key
+from pipeline.reading.splits import plan_splits
 from pipeline.reading.storage import digest_file
 from pipeline.settings.documents import SourceConfig, TokenizerConfig
 from pipeline.stores.duplicates import find_duplicates, write_ids
 from pipeline.stores.finish import finish_store
+from pipeline.stores.key import store_key
 from pipeline.stores.tokenize import tokenize_split
 from pipeline.tokenizer.identity import TokenizerIdentity
 from pipeline.tokenizer.resolve import resolve_tokenizer

@@ -22,7 +22,7 @@ from jobs.bench.peers.vocabulary import EOS, o200k
 from jobs.bench.processes import measure
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.sample import sample_texts
-from pipeline.reading.sources import plan_splits
+from pipeline.reading.splits import plan_splits
 from pipeline.settings.documents import SourceConfig, TokenizerConfig
 from pipeline.stores.tokenize import tokenize_split
 from pipeline.tokenizer.choose import choose_engine

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pipeline.reading.listing import InputFile
 from pipeline.reading.records.read import read_records
-from pipeline.reading.sources import plan_splits
+from pipeline.reading.splits import plan_splits
 from pipeline.settings.documents import SourceConfig
 
 _PLACES = 8

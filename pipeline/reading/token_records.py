@@ -14,7 +14,7 @@ import numpy as np
 
 from packer.plan import Int64
 from pipeline.reading.megatron import MegatronIndex, check_bin, open_index, read_bin
-from pipeline.reading.sources import Split
+from pipeline.reading.splits import Split
 from pipeline.reading.token_columns import column_ids, read_arrow_columns, read_parquet_columns
 from pipeline.settings.documents import SourceConfig
 from pipeline.stores.rejects import Reject

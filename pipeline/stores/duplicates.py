@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from pipeline.reading.records.read import read_records
-from pipeline.reading.sources import Split
+from pipeline.reading.splits import Split
 from pipeline.settings.documents import SourceConfig
 from pipeline.shard.atomic import atomic_path
 from pipeline.shard.schema import part_name

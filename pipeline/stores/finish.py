@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.reading.listing import InputFile
-from pipeline.reading.sources import Split
+from pipeline.reading.splits import Split
 from pipeline.shard import schema
 from pipeline.shard.atomic import atomic_path, write_atomically
 from pipeline.shard.digests import sha256_bytes, sha256_file

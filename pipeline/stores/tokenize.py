@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.reading.records.read import RecordBatch, read_records
-from pipeline.reading.sources import Split
+from pipeline.reading.splits import Split
 from pipeline.reading.token_records import accept, read_tokens
 from pipeline.settings.documents import SourceConfig
 from pipeline.shard import schema

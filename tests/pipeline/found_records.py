@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.records.read import read_records
-from pipeline.reading.sources import plan_splits
+from pipeline.reading.splits import plan_splits
 from pipeline.settings.documents import SourceConfig
 from tests.corpora import source_of, write_bytes
 

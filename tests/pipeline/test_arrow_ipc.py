@@ -15,7 +15,7 @@ from pyarrow import feather, ipc
 from pipeline.reading.arrow_ipc import ArrowError, messages
 from pipeline.reading.listing import SourceError, list_inputs
 from pipeline.reading.records.read import read_records
-from pipeline.reading.sources import plan_splits
+from pipeline.reading.splits import plan_splits
 from tests.corpora import source_of, write_arrow, write_bytes
 
 TEXTS = ["a", None, "", "b" * 3000, "\u6f22", "c", "d"]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.reading.listing import list_inputs
-from pipeline.reading.sources import plan_splits
+from pipeline.reading.splits import plan_splits
 from pipeline.settings.documents import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from pipeline.stores import duplicates

@@ -17,7 +17,7 @@ from pipeline.reading import megatron, token_records
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.megatron import check_index, open_index
 from pipeline.reading.source_error import SourceError
-from pipeline.reading.sources import plan_splits
+from pipeline.reading.splits import plan_splits
 from pipeline.settings.documents import SourceConfig
 from pipeline.stores import tokenize
 from tests.corpora import source_of

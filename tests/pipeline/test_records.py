@@ -10,7 +10,7 @@ import pytest
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.records import read as read_module
 from pipeline.reading.records.read import RecordBatch, read_records
-from pipeline.reading.sources import plan_splits
+from pipeline.reading.splits import plan_splits
 from tests.corpora import source_of, write_bytes, write_jsonl, write_tree
 from tests.pipeline.found_records import read
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.records import lines
 from pipeline.reading.records.read import read_records
-from pipeline.reading.sources import plan_splits
+from pipeline.reading.splits import plan_splits
 from tests.corpora import source_of, write_bytes, write_jsonl
 from tests.pipeline.found_records import read
 from tests.reference_records import read_jsonl

@@ -13,10 +13,11 @@ import pytest
 from pyarrow import fs
 
 from pipeline.reading import storage
+from pipeline.reading.formats import resolve_formats
 from pipeline.reading.inputs import digest_inputs
 from pipeline.reading.listing import SourceError, list_inputs
 from pipeline.reading.records.read import read_records
-from pipeline.reading.sources import plan_splits, resolve_formats
+from pipeline.reading.splits import plan_splits
 from pipeline.reading.storage import (
     StorageError,
     digest_file,

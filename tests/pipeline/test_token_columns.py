@@ -11,13 +11,14 @@ import pytest
 
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.source_error import SourceError
-from pipeline.reading.sources import plan_splits, store_key
+from pipeline.reading.splits import plan_splits
 from pipeline.reading.storage import digest_file
 from pipeline.reading.token_columns import column_ids, list_lengths
 from pipeline.reading.token_records import ends_text, read_tokens
 from pipeline.settings.documents import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from pipeline.stores import tokenize
+from pipeline.stores.key import store_key
 from pipeline.tokenizer.engine import load_engine
 from pipeline.tokenizer.identity import TokenizerError, policy_text, without_vocabulary
 from tests.corpora import BOS_ID, EOS_ID, build_store, source_of, tiny_identity, write_jsonl

@@ -11,7 +11,8 @@ from pipeline.reading.arrow_ipc import ArrowError, read_batches, schema_of
 from pipeline.reading.listing import SourceError
 from pipeline.reading.records.fields import id_of, metadata_of
 from pipeline.reading.records.outcome import Outcome, Problem, Record
-from pipeline.reading.sources import Split, open_parquet
+from pipeline.reading.splits import Split
+from pipeline.reading.text_columns import open_parquet
 from pipeline.settings.documents import SourceConfig
 
 _BATCH_ROWS = 128

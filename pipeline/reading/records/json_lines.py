@@ -22,7 +22,7 @@ from pipeline.reading.records.outcome import (
     decode,
     is_utf16_json,
 )
-from pipeline.reading.sources import Split
+from pipeline.reading.splits import Split
 from pipeline.settings.documents import SourceConfig
 
 MAX_DEPTH = 200

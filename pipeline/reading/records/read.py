@@ -10,7 +10,7 @@ from pipeline.reading.records.fields import MAX_METADATA_BYTES
 from pipeline.reading.records.json_lines import json_records
 from pipeline.reading.records.outcome import BLANK, Outcome, Problem, Record, text_size
 from pipeline.reading.records.text import text_record
-from pipeline.reading.sources import Split
+from pipeline.reading.splits import Split
 from pipeline.settings.documents import SourceConfig
 from pipeline.stores.rejects import Reject
 

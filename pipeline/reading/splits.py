@@ -1,4 +1,4 @@
-"""What a source's files are, how they are cut into splits, and the key of the store they make.
+"""How a source's files are cut into splits.
 
 A split is what one task reads and one part of the store holds. Splits are ordered as their records
 are, and a record belongs to the split that holds its first byte, so the documents of a source and
@@ -7,36 +7,24 @@ their order depend on its files alone, not on where the cuts fall.
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pipeline.config import fingerprint
 from pipeline.reading import megatron
 from pipeline.reading.arrow_ipc import ArrowError, batch_spans, read_schema
+from pipeline.reading.formats import resolve_formats
 from pipeline.reading.listing import InputFile, SourceError
-from pipeline.reading.parquet import opened
 from pipeline.reading.records.compressed import COMPRESSIONS
-from pipeline.reading.storage import is_url, local_path, open_random, split_url
+from pipeline.reading.storage import open_random
+from pipeline.reading.text_columns import check_columns, open_parquet
 from pipeline.reading.token_columns import check_token_column, row_group_bytes
 from pipeline.settings.documents import SourceConfig
-from pipeline.shard.schema import VERSION
-from pipeline.tokenizer.identity import TokenizerIdentity
 
-_JSONL = (".jsonl", ".ndjson", ".json")
-_ARROW = (".arrow", ".feather", ".ipc")
-_TEXT = (
-    *(".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".csv", ".tsv", ".log"),
-    *(".py", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".go", ".java", ".js", ".ts", ".sh", ".sql"),
-)
 _Span: TypeAlias = tuple[tuple[int, ...], int, int, int]
 """A split's files, start, stop and num_bytes."""
 _Row: TypeAlias = tuple[int, "InputFile"]
@@ -74,37 +62,6 @@ class Split:
         return units.get(self.format, "files")
 
 
-def resolve_formats(source: SourceConfig, inputs: Sequence[InputFile]) -> tuple[str, ...]:
-    """Each file's format, (files,): as configured, or for "auto" what file names say.
-
-    A source may mix formats, one configured path may not: a README beside records should not
-    become a document unasked.
-
-    Raises:
-        SourceError: a name that says nothing, or names under one path that say different things.
-    """
-    if source.format != "auto":
-        kind = "arrow" if source.format == "datasets" else source.format
-        return (kind,) * len(inputs)
-    directories = tuple(filter(None, map(_directory, source.paths)))
-    kinds = tuple(_format_of(source, file, directories) for file in inputs)
-    first: dict[int, tuple[str, InputFile]] = {}
-    for kind, file in zip(kinds, inputs, strict=True):
-        known, other = first.setdefault(file.configured, (kind, file))
-        if kind != known:
-            raise SourceError(
-                f"source {source.name!r}: path {source.paths[file.configured]!r} mixes formats: "
-                f"{other.name} ({known}), {file.name} ({kind}); set pattern to select files, name "
-                'them as paths of their own, or set format to "jsonl", "parquet", "arrow" or "text"'
-            )
-        if source.token_column is not None and kind not in ("parquet", "arrow"):
-            raise SourceError(
-                f"source {source.name!r}: token_column is for Parquet and Arrow, but {file.path} "
-                f"is {kind}"
-            )
-    return kinds
-
-
 def plan_splits(
     source: SourceConfig, inputs: Sequence[InputFile], *, split_bytes: int
 ) -> tuple[Split, ...]:
@@ -136,113 +93,6 @@ def plan_splits(
             num_bytes=num_bytes,
         )
         for number, (kind, (files, start, stop, num_bytes)) in enumerate(spans)
-    )
-
-
-def store_key(
-    source: SourceConfig,
-    inputs: Sequence[InputFile],
-    digests: Sequence[str],
-    tokenizer_identity: TokenizerIdentity,
-    split_bytes: int,
-) -> str:
-    """The key of a source's token store, 64 hex digits: a hash over all that its bytes depend on.
-
-    The weight, the epochs and the place of the files are no part of it.
-
-    Args:
-        source: the source.
-        inputs: its files.
-        digests: their digests, (inputs,).
-        tokenizer_identity: vocabulary and policy.
-        split_bytes: what the splits were planned with.
-    """
-    kinds = resolve_formats(source, inputs)
-    optional: dict[str, Any] = {}
-    if source.keep_columns:
-        optional["keep_columns"] = sorted(source.keep_columns)
-    if source.id_column is not None:
-        optional["ids"] = [source.id_column, source.duplicate_ids == "reject"]
-    if source.brings_tokens:
-        optional["tokens"] = {"token_column": source.token_column, "ends": source.given_ends}
-    return fingerprint(
-        {
-            **optional,
-            "version": VERSION,
-            "inputs": [
-                [file.name, file.bytes, digest]
-                for file, digest in zip(inputs, digests, strict=True)
-            ],
-            "formats": kinds,
-            "text_column": None if set(kinds) == {"text"} else source.text_column,
-            "split_bytes": split_bytes,
-            "tokenizer": tokenizer_identity.key_dict(),
-        }
-    )
-
-
-@contextmanager
-def open_parquet(path: str, text_column: str) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file that has a text column of strings.
-
-    Raises:
-        SourceError: not Parquet, no such column, or the column holds something else.
-    """
-    with opened(path) as file:
-        check_columns(path, file.schema_arrow, text_column)
-        yield file
-
-
-def check_columns(path: str, schema: pa.Schema, text_column: str) -> None:
-    """Refuse a table without one text column of strings.
-
-    Raises:
-        SourceError: no such column, several, or the column holds something else.
-    """
-    if schema.names.count(text_column) > 1:
-        raise SourceError(
-            f"{path}: {schema.names.count(text_column)} columns are called {text_column!r}; set "
-            "text_column to one that is there once"
-        )
-    column: Any = schema.field(text_column).type if text_column in schema.names else None
-    value_type = column.value_type if isinstance(column, pa.DictionaryType) else column
-    if value_type not in (pa.string(), pa.large_string(), pa.string_view()):
-        found = "has no such column" if column is None else f"holds {column} there, not strings"
-        raise SourceError(
-            f"{path}: text_column is {text_column!r} but the file {found}; set text_column to one "
-            f"of: {', '.join(schema.names)}"
-        )
-
-
-def _directory(configured: str) -> str | None:
-    """What paths below a configured directory begin with; None where it is something else."""
-    path = local_path(configured)
-    if is_url(path):
-        place, inner, _ = split_url(path)
-        return None if glob.has_magic(inner) else f"{place}/{inner}".rstrip("/") + "/"
-    return os.path.join(os.path.abspath(path), "") if os.path.isdir(path) else None
-
-
-def _format_of(source: SourceConfig, file: InputFile, directories: tuple[str, ...]) -> str:
-    stem, suffix = os.path.splitext(file.name)
-    if suffix in COMPRESSIONS:
-        suffix = os.path.splitext(stem)[1]
-    if suffix in _JSONL:
-        return "jsonl"
-    if suffix == ".parquet":
-        return "parquet"
-    if suffix in _ARROW:
-        return "arrow"
-    if suffix in megatron.ENDINGS and os.path.isfile(megatron.partner(file.path)):
-        raise SourceError(
-            f"source {source.name!r}: {file.path} looks like a part of a Megatron dataset; set "
-            'format to "megatron", or pattern to select other files'
-        )
-    if suffix in _TEXT or file.path.startswith(directories):
-        return "text"
-    raise SourceError(
-        f"source {source.name!r}: the name of {file.path} does not say what it holds; set format "
-        'to "jsonl", "parquet", "arrow", "text" or "megatron"'
     )
 
 
