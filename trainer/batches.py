@@ -98,7 +98,7 @@ class BatchSource:
         for view in reader.micro_batches(step, dp_rank=self.dp_rank, dp_size=self.dp_size, **cp):
             exchange = reader.exchange(step, view.slot, **cp)
             if self.cp_size == 1:
-                predicted = reader.micro_batch(step, view.slot).workload
+                predicted = view.workload
             else:
                 predicted = int(
                     reader.chunks(step, view.slot, self.cp_size).predicted[self.cp_rank]

@@ -204,9 +204,15 @@ def _all(reader: Reader) -> Batches:
 def _view(
     place: tuple[int, int], tokens: np.ndarray, cu_seqlens: np.ndarray, last_labels: np.ndarray
 ) -> RankMicroBatch:
+    """The view of the only rank; other tools' data have no workloads, and nobody asks."""
     step, slot = place
     packed = PackedTokens(
-        step=step, slot=slot, tokens=tokens, cu_seqlens=cu_seqlens, last_labels=last_labels
+        step=step,
+        slot=slot,
+        tokens=tokens,
+        cu_seqlens=cu_seqlens,
+        last_labels=last_labels,
+        workload=0,
     )
     return rank_view(packed, None, 0, 1)
 

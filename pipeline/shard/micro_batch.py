@@ -34,6 +34,8 @@ class PackedTokens:
     """int32, boundaries of the pieces: first 0, last = number of tokens."""
     last_labels: np.ndarray
     """int64: the document's token after each piece, or -100 where the document ends."""
+    workload: int
+    """As the plan has it, in the manifest's unit."""
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -66,7 +68,6 @@ class MicroBatch(PackedTokens):
     doc_id: np.ndarray
     doc_start: np.ndarray
     num_targets: int
-    workload: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,6 +114,8 @@ class RankMicroBatch:
     """int32, (chunks + 1,): boundaries of the chunks' keys in `key_index`."""
     max_seqlen_q: int
     max_seqlen_k: int
+    workload: int
+    """Of the whole micro-batch, as the plan has it, in the manifest's unit."""
 
     @cached_property
     def query_index(self) -> np.ndarray:
@@ -210,6 +213,7 @@ def rank_view(
         cu_seqlens_k=boundaries(stop),
         max_seqlen_q=int((stop - start).max(initial=0)),
         max_seqlen_k=int(stop.max(initial=0)),
+        workload=micro_batch.workload,
     )
 
 
@@ -237,6 +241,7 @@ def _whole_view(micro_batch: PackedTokens) -> RankMicroBatch:
         cu_seqlens_k=cu_seqlens.copy(),
         max_seqlen_q=longest,
         max_seqlen_k=longest,
+        workload=micro_batch.workload,
     )
 
 

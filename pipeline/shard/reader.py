@@ -74,6 +74,7 @@ class ShardReader(Reader):
             tokens=row.list_of(schema.TOKENS),
             cu_seqlens=row.list_of("cu_seqlens"),
             last_labels=row.list_of("last_labels"),
+            workload=row.integer("workload"),
         )
 
     def _plan_row(self, step: int, slot: int) -> Row:
@@ -114,7 +115,12 @@ class PlanReader(Reader):
                 place=cu_seqlens[mine],
             )
         return PackedTokens(
-            step=step, slot=slot, tokens=tokens, cu_seqlens=cu_seqlens, last_labels=last_labels
+            step=step,
+            slot=slot,
+            tokens=tokens,
+            cu_seqlens=cu_seqlens,
+            last_labels=last_labels,
+            workload=row.integer("workload"),
         )
 
     def _check_part(self, source: int, store: TokenStore, part: int) -> None:
@@ -141,7 +147,7 @@ def _micro_batch(row: Row, packed: PackedTokens) -> MicroBatch:
         doc_id=row.list_of("doc_id"),
         doc_start=row.list_of("doc_start"),
         num_targets=row.integer("num_targets"),
-        workload=row.integer("workload"),
+        workload=packed.workload,
     )
 
 

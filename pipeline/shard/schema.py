@@ -15,9 +15,7 @@ NO_LABEL = -100
 BLOCK_BYTES = 65_536
 """Bytes of a token part that one digest covers."""
 TOKENS = "tokens"
-ABOUT = (
-    "source", "epoch", "doc_id", "doc_start", "doc_stop", "position", "num_targets", "workload"
-)  # fmt: skip
+ABOUT = ("source", "epoch", "doc_id", "doc_start", "doc_stop", "position", "num_targets")
 """Columns of plan and shards that say what a micro-batch is; a rank can run it without them."""
 TOKEN_TYPES = {"uint16": pa.uint16(), "uint32": pa.uint32()}
 

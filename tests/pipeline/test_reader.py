@@ -65,6 +65,7 @@ def test_ranks_together_run_every_token_once(reader: Reader, dp_size: int, cp_si
                     tokens += view.tokens.tolist()
                     targets += view.num_targets
                     assert shapes[index, cp_rank] == len(view.tokens)
+                    assert view.workload == reader.micro_batch(step, view.slot).workload > 1
         assert sorted(slots) == sorted([*range(SLOTS)] * cp_size)
         whole = np.concatenate([reader.micro_batch(step, slot).tokens for slot in range(SLOTS)])
         assert sorted(tokens) == sorted(whole.tolist())
