@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.shard.micro_batch import RankMicroBatch
+from pipeline.shard.prefetch import ahead
 from pipeline.shard.rank_reader import Reader
 from pipeline.shard.schema import NO_LABEL
 
@@ -61,13 +64,14 @@ class BatchSource:
     """Reads for one rank of the mesh.
 
     Args:
-        reader: of the set.
+        reader: of the set, for one thread.
         dp_rank: of the rank; all its tp and pp ranks read the same.
         dp_size: data-parallel ranks.
         cp_rank: of the rank.
         cp_size: context-parallel ranks.
         tp_size: tensor-parallel ranks.
         device: where the tensors go.
+        prefetch: micro-batches that are read ahead; 0 for none, and no thread.
     """
 
     reader: Reader
@@ -77,6 +81,7 @@ class BatchSource:
     cp_size: int
     tp_size: int
     device: torch.device
+    prefetch: int
 
     def rows(self, step: int) -> list[int]:
         """Padded rows of each micro-batch, from the plan alone, in the order of `batches`."""
@@ -85,52 +90,66 @@ class BatchSource:
         )
         return [padded_rows(n, self.tp_size) for n in tokens[:, self.cp_rank].tolist()]
 
-    def batches(self, step: int) -> list[Batch]:
-        """The rank's micro-batches in the order in which it runs them.
+    def batches(self, first_step: int, stop_step: int) -> Generator[Batch, None, None]:
+        """All that the rank runs in these steps, one after the other, in its order.
+
+        A thread reads ahead, with a reader of its own: it starts with the first micro-batch and
+        ends with the last one, or when this is closed.
 
         Raises:
-            NotInSet: the step or the mesh is none of the set's.
-            FormatError: damaged bytes.
+            NotInSet: a step or the mesh is none of the set's.
+            FormatError: damaged bytes; in place of the micro-batch that needs them.
         """
-        reader, cp = self.reader, {"cp_rank": self.cp_rank, "cp_size": self.cp_size}
-        scale = reader.manifest.workload.scale
-        batches: list[Batch] = []
-        for view in reader.micro_batches(step, dp_rank=self.dp_rank, dp_size=self.dp_size, **cp):
-            exchange = reader.exchange(step, view.slot, **cp)
-            if self.cp_size == 1:
-                predicted = view.workload
-            else:
-                predicted = int(
-                    reader.chunks(step, view.slot, self.cp_size).predicted[self.cp_rank]
-                )
-            pads = padded_rows(len(view.tokens), self.tp_size) - len(view.tokens)
-            batches.append(
-                Batch(
-                    slot=view.slot,
-                    num_tokens=len(view.tokens),
-                    tokens=self._on_device(np.pad(view.tokens, (0, pads))),
-                    labels=self._on_device(
-                        np.pad(view.labels, (0, pads), constant_values=NO_LABEL)
-                    ),
-                    position_ids=self._on_device(np.pad(view.position_ids, (0, pads))),
-                    cu_seqlens_q=self._on_device(view.cu_seqlens_q),
-                    cu_seqlens_k=self._on_device(view.cu_seqlens_k),
-                    max_seqlen_q=view.max_seqlen_q,
-                    max_seqlen_k=view.max_seqlen_k,
-                    exchange=Exchange(
-                        send_index=self._on_device(exchange.send_index),
-                        send_counts=exchange.send_counts.tolist(),
-                        receive_counts=exchange.receive_counts.tolist(),
-                        buffer_index=self._on_device(exchange.buffer_index),
-                    ),
-                    pairs=int((view.position_ids + 1).sum()),
-                    predicted=predicted / scale,
-                )
-            )
-        return batches
+        if not self.prefetch:
+            yield from self._read(self.reader, first_step, stop_step)
+        else:
+            read = self._read(self.reader.another(), first_step, stop_step)
+            yield from ahead(read, self.prefetch)
+
+    def _read(
+        self, reader: Reader, first_step: int, stop_step: int
+    ) -> Generator[Batch, None, None]:
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # a thread's own
+        for step in range(first_step, stop_step):
+            for view in reader.micro_batches(
+                step,
+                dp_rank=self.dp_rank,
+                dp_size=self.dp_size,
+                cp_rank=self.cp_rank,
+                cp_size=self.cp_size,
+            ):
+                yield self._batch(reader, view)
+
+    def _batch(self, reader: Reader, view: RankMicroBatch) -> Batch:
+        step, slot, cp_rank, cp_size = view.step, view.slot, self.cp_rank, self.cp_size
+        exchange = reader.exchange(step, slot, cp_rank=cp_rank, cp_size=cp_size)
+        predicted = view.workload
+        if cp_size > 1:
+            predicted = int(reader.chunks(step, slot, cp_size).predicted[cp_rank])
+        pads = padded_rows(len(view.tokens), self.tp_size) - len(view.tokens)
+        return Batch(
+            slot=slot,
+            num_tokens=len(view.tokens),
+            tokens=self._on_device(np.pad(view.tokens, (0, pads))),
+            labels=self._on_device(np.pad(view.labels, (0, pads), constant_values=NO_LABEL)),
+            position_ids=self._on_device(np.pad(view.position_ids, (0, pads))),
+            cu_seqlens_q=self._on_device(view.cu_seqlens_q),
+            cu_seqlens_k=self._on_device(view.cu_seqlens_k),
+            max_seqlen_q=view.max_seqlen_q,
+            max_seqlen_k=view.max_seqlen_k,
+            exchange=Exchange(
+                send_index=self._on_device(exchange.send_index),
+                send_counts=exchange.send_counts.tolist(),
+                receive_counts=exchange.receive_counts.tolist(),
+                buffer_index=self._on_device(exchange.buffer_index),
+            ),
+            pairs=int((view.position_ids + 1).sum()),
+            predicted=predicted / reader.manifest.workload.scale,
+        )
 
     def _on_device(self, array: np.ndarray) -> Tensor:
-        """Copied without waiting; nothing is ever computed from these on the device's clock."""
+        """Copied without waiting, on the device's default stream, where the model computes."""
         tensor = torch.tensor(array)
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()

@@ -61,6 +61,7 @@ class RunSettings:
     recompute: bool = False
     loss_rows: int = 2048
     tokens_from: str = "shards"
+    prefetch: int = 2
     peak_tflops: float = 0.0
     times: bool = False
 
@@ -88,7 +89,7 @@ class Settings:
         for owner, names, least in (
             (mesh, ("dp_size", "cp_size", "pp_size", "tp_size"), 1),
             (run, ("loss_rows",), 1),
-            (run, ("steps", "peak_tflops"), 0),
+            (run, ("steps", "prefetch", "peak_tflops"), 0),
             (optimizer, ("lr", "min_lr", "warmup_steps", "weight_decay", "max_grad_norm"), 0),
             (self.checkpoint, ("every_steps",), 0),
         ):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trainer import checkpoint
-from trainer.batches import BatchSource
+from trainer.batches import Batch, BatchSource
 from trainer.build import build_optimizer, build_stage, last_backward
 from trainer.communication import Mesh, open_mesh
 from trainer.model import Stage
@@ -40,19 +41,20 @@ class Run:
     precision: torch.dtype
     num_steps: int
 
-    def step(self, step: int) -> Record:
-        """One step of the set: its micro-batches, one update of the parameters."""
+    def step(self, step: int, coming: Iterator[Batch]) -> Record:
+        """One step of the set: the next micro-batches, one update of the parameters."""
         mesh, stage, started = self.mesh, self.stage, time.perf_counter()
-        batches = self.source.batches(step)
-        targets = self.source.reader.global_targets(step)
+        wire, targets = self.wire(step), self.source.reader.global_targets(step)
+        batches: list[Batch] = []
         losses: list[Tensor] = []
 
         def forward(number: int, x: Tensor | None) -> Tensor:
+            batches.append(next(coming))
             with mesh.stopwatch.measure("run", number):
                 return stage(x, batches[number])
 
         def backward(number: int, y: Tensor, gradient: Tensor | None) -> None:
-            last_backward(stage, number == len(batches) - 1)
+            last_backward(stage, number == len(wire.shapes) - 1)
             if gradient is None:  # the last stage: y is the sum of the micro-batch's losses
                 y = y / targets
                 losses.append(y.detach())
@@ -60,7 +62,7 @@ class Run:
                 y.backward(gradient)
 
         self.optimizer.zero_grad()
-        one_forward_one_backward(forward, backward, self.wire(step))
+        one_forward_one_backward(forward, backward, wire)
 
         gradients = local_gradients(stage, mesh.size("tp"))
         copies = mesh.size("tp")  # of a loss; a token is on every stage as well
@@ -115,12 +117,13 @@ class Run:
         if root and (newest := checkpoint.latest(root)):
             first = checkpoint.load(newest, self.stage, self.optimizer)
             note(f"{newest}: goes on at step {first} of {self.num_steps}")
-        for step in range(first, self.num_steps):
-            report(self.step(step))
-            due = settings.every_steps and (step + 1) % settings.every_steps == 0
-            if root and (due or step + 1 == self.num_steps):
-                path = checkpoint.save(root, self.stage, self.optimizer, step + 1)
-                note(f"{path}: saved")
+        with closing(self.source.batches(first, self.num_steps)) as coming:
+            for step in range(first, self.num_steps):
+                report(self.step(step, coming))
+                due = settings.every_steps and (step + 1) % settings.every_steps == 0
+                if root and (due or step + 1 == self.num_steps):
+                    path = checkpoint.save(root, self.stage, self.optimizer, step + 1)
+                    note(f"{path}: saved")
 
 
 def open_run(prepared: Prepared) -> Run:
@@ -147,6 +150,7 @@ def open_run(prepared: Prepared) -> Run:
         cp_size=sizes.cp_size,
         tp_size=sizes.tp_size,
         device=device,
+        prefetch=settings.run.prefetch,
     )
     return Run(
         settings=settings,

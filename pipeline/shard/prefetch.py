@@ -7,14 +7,14 @@ computes. One thread is enough: a core decodes far more tokens than a GPU trains
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from threading import Condition, Thread
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
 
-def ahead(source: Iterator[Item], count: int) -> Iterator[Item]:
+def ahead(source: Iterator[Item], count: int) -> Generator[Item, None, None]:
     """The items of `source`, up to `count` of them made before they are asked for.
 
     Order and errors are those of `source`: an error is raised in place of the item that failed,
@@ -33,7 +33,7 @@ def ahead(source: Iterator[Item], count: int) -> Iterator[Item]:
     return _consume(source, count)
 
 
-def _consume(source: Iterator[Item], count: int) -> Iterator[Item]:
+def _consume(source: Iterator[Item], count: int) -> Generator[Item, None, None]:
     queue: _Queue[Item] = _Queue(count)
     thread = Thread(target=_produce, args=(source, queue), name="prefetch", daemon=True)
     thread.start()

@@ -10,6 +10,7 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 
@@ -54,6 +55,10 @@ class Reader(ABC):
     @property
     def num_steps(self) -> int:
         return self.manifest.num_steps
+
+    def another(self) -> Self:
+        """A reader of the same set, for another thread."""
+        return type(self)(self.manifest)
 
     @abstractmethod
     def micro_batch(self, step: int, slot: int) -> MicroBatch:
@@ -127,7 +132,7 @@ class Reader(ABC):
             if segment.stop_step > first_step and segment.steps:
                 self._slots(segment.first_step, dp_rank=dp_rank, dp_size=dp_size)
         self._check_cp(cp_rank, cp_size)
-        reader = type(self)(self.manifest) if prefetch else self
+        reader = self.another() if prefetch else self
         found = (
             batch
             for step in range(first_step, self.num_steps)
@@ -187,7 +192,8 @@ class Reader(ABC):
     def shapes(self, step: int, *, dp_rank: int, dp_size: int, cp_size: int = 1) -> np.ndarray:
         """Tokens of every micro-batch of a data-parallel rank on every CP rank, without pads.
 
-        Pipeline stages learn from it the shapes that they will receive, without a handshake.
+        Pipeline stages learn from it the shapes that they will receive, without a handshake. Read
+        are plans alone, so it costs little ahead of the tokens.
 
         Returns:
             int64, shape (micro-batches, cp_size), rows in the order of `micro_batches`.
@@ -197,7 +203,7 @@ class Reader(ABC):
         tokens = np.zeros((len(slots), cp_size), np.int64)
         for index, slot in enumerate(slots):
             if cp_size == 1:
-                tokens[index] = self._plan_row(step, slot).list_of("cu_seqlens")[-1]
+                tokens[index] = self._row("plan", step, slot).list_of("cu_seqlens")[-1]
             else:
                 chunks = self.chunks(step, slot, cp_size)
                 length = np.where(chunks.piece >= 0, chunks.stop - chunks.start, 0)

@@ -2,6 +2,7 @@
 
 import itertools
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -94,6 +95,15 @@ def test_ranks_follow_the_manifests_order(
     shapes = reader.shapes(0, dp_rank=0, dp_size=1)
     assert shapes[:, 0].tolist() == [len(view.tokens) for view in views]
     assert {tuple(ORDERS[name](SLOTS)) for name in ORDERS} == {(0, 1), (1, 0)}
+
+
+@pytest.mark.parametrize("cp_size", [1, 2])
+def test_shapes_are_known_without_the_tokens(tmp_path: Path, data: SetData, cp_size: int):
+    directory = data.write(tmp_path)
+    rank = {"dp_rank": 0, "dp_size": 1, "cp_size": cp_size}
+    expected = open_shards(directory).shapes(3, **rank)
+    shutil.rmtree(directory / "shards")
+    assert np.array_equal(open_shards(directory).shapes(3, **rank), expected)
 
 
 def test_any_step_can_be_read_first(directory: Path):

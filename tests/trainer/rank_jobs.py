@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +43,7 @@ def train(
         run = open_settings(tables, shards, world_size)
         records = []
         for step in steps:
-            record = run.step(step)
+            record = run.step(step, run.source.batches(step, step + 1))
             record["gradients"] = gradients(run)
             records.append(record)
         results.append(records)
@@ -69,6 +71,19 @@ def train_on(
     return records, notes
 
 
+def stopped_early(rank: int, tables: Mapping[str, Any], shards: str) -> tuple[list[str], list[str]]:
+    """Names of the threads after the first step, and after the run has failed there."""
+    names: list[str] = []
+
+    def fail(_record: dict[str, Any]) -> None:
+        names.extend(thread.name for thread in threading.enumerate())
+        raise InterruptedError
+
+    with contextlib.suppress(InterruptedError):
+        open_settings(tables, shards, 1).steps(fail, lambda _note: None)
+    return names, [thread.name for thread in threading.enumerate()]
+
+
 def piece_outputs(
     rank: int,
     tables: Mapping[str, Any],
@@ -86,7 +101,7 @@ def piece_outputs(
     cp = {"cp_rank": run.mesh.rank("cp"), "cp_size": run.mesh.size("cp")}
     views = run.source.reader.micro_batches(0, dp_rank=0, dp_size=1, **cp)
     place, view = next((i, view) for i, view in enumerate(views) if view.slot == slot)
-    batch = run.source.batches(0)[place]
+    batch = list(run.source.batches(0, 1))[place]
     cu_seqlens = run.source.reader.micro_batch(0, slot).cu_seqlens
     piece = np.searchsorted(cu_seqlens, view.query_index, side="right") - 1
     tokens = batch.tokens.clone()

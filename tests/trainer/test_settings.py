@@ -101,6 +101,7 @@ def test_models_that_would_be_built_otherwise_than_their_config_says_are_refused
         ("[model]\nconfig = 'c'\n[mesh]\ncp_size = '2'", "must be of type int"),
         ("[model]\nconfig = 'c'\n[mesh]\ncp_size = true", "must be of type int"),
         ("[model]\nconfig = 'c'\n[mesh]\ncp_size = 0", "cp_size is 0; it must be 1 or more"),
+        ("[model]\nconfig = 'c'\n[run]\nprefetch = -1", "prefetch is -1; it must be 0 or more"),
         ("[model]\nconfig = 'c'\n[run]\nprecision = 'int8'", "known are auto, bfloat16"),
         ("[model]\nconfig = 'c'\n[checkpoint]\nevery_steps = 1", "checkpoint.directory"),
         ("[model", "not TOML"),
