@@ -13,6 +13,7 @@ dropped, `books` is read in four epochs.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,18 @@ def make_set(longer_than_context: str = "cut", min_tokens: int = 1) -> SetData:
         "tail_tokens": sum(piece_tokens(piece) for piece in tail),
     }
     return data
+
+
+def first_and_extended(data: SetData) -> tuple[SetData, SetData]:
+    """The set as it was when it had its first part alone, and as a chain that got a segment."""
+    first, extended = copy.deepcopy(data), copy.deepcopy(data)
+    for tables in (first.plan, first.shards, first.cp):
+        del tables[1:]
+    first.steps = {name: values[: PARTS[0]] for name, values in first.steps.items()}
+    (segment,) = extended.manifest["segments"]
+    begin = {"steps": PARTS[0], "parts": 1}
+    more = {"first_step": PARTS[0], "steps": PARTS[1], "first_part": 1, "parts": 1}
+    first.manifest["segments"] = [{**segment, **begin}]
+    extended.manifest["segments"] = [{**segment, **begin}, {**segment, **more}]
+    extended.steps["segment"] = [0] * PARTS[0] + [1] * PARTS[1]
+    return first, extended

@@ -13,6 +13,7 @@ from pipeline.shard.reader import open_plan, open_shards
 from trainer.attention import attention_backend
 from trainer.attention_kernels import VarlenAttention
 from trainer.errors import TrainerError
+from trainer.lineage import Resume, newest, resume_from
 from trainer.model_config import ModelConfig, read_model_config
 from trainer.settings import Settings
 from trainer.timing import open_device
@@ -29,6 +30,8 @@ class Prepared:
     precision: torch.dtype
     attend: VarlenAttention
     num_steps: int
+    resume: Resume | None
+    """None where no checkpoint is there yet."""
 
 
 def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) -> Prepared:
@@ -40,7 +43,8 @@ def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) ->
         environment: `WORLD_SIZE` and `LOCAL_RANK`, as torchrun sets them; without them one process.
 
     Raises:
-        TrainerError: settings that do not fit the model, the set or the processes.
+        TrainerError: settings that do not fit the model, the set or the processes, or a checkpoint
+            that is of another set or model.
         NotInSet: the set has no plan for this cp_size, or dp_size does not divide its steps.
         FormatError: the set is missing or damaged.
     """
@@ -65,6 +69,9 @@ def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) ->
     if precision == "auto":
         precision = "bfloat16" if device.type == "cuda" else "float32"
     dtype = getattr(torch, precision)
+    resume, root = None, settings.checkpoint.directory
+    if root and (path := newest(Path(root))):
+        resume = resume_from(path, reader, config, settings, num_steps=num_steps, precision=dtype)
     return Prepared(
         settings=settings,
         config=config,
@@ -75,6 +82,7 @@ def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) ->
             run.attention, device=device, dtype=dtype, head_dim=config.layer.head_dim
         ),
         num_steps=num_steps,
+        resume=resume,
     )
 
 

@@ -17,6 +17,7 @@ from trainer import checkpoint
 from trainer.batches import Batch, BatchSource
 from trainer.build import build_optimizer, build_stage, last_backward
 from trainer.communication import Mesh, open_mesh
+from trainer.lineage import Resume, lineage_of
 from trainer.model import Stage
 from trainer.model_config import ModelConfig
 from trainer.optimization import clip, learning_rate, local_gradients, sum_of_squares
@@ -40,6 +41,7 @@ class Run:
     optimizer: torch.optim.AdamW
     precision: torch.dtype
     num_steps: int
+    resume: Resume | None
 
     def step(self, step: int, coming: Iterator[Batch]) -> Record:
         """One step of the set: the next micro-batches, one update of the parameters."""
@@ -109,21 +111,36 @@ class Run:
         """Every step from where the newest checkpoint left off; `report` gets each one's figures.
 
         Raises:
-            TrainerError: the checkpoint is damaged or of another model.
+            TrainerError: the checkpoint is damaged.
             FormatError: damaged bytes in the set.
         """
         settings, first = self.settings.checkpoint, 0
         root = Path(settings.directory) if settings.directory else None
-        if root and (newest := checkpoint.latest(root)):
-            first = checkpoint.load(newest, self.stage, self.optimizer)
-            note(f"{newest}: goes on at step {first} of {self.num_steps}")
+        if self.resume:
+            first = self.resume.next_step
+            checkpoint.load(self.resume.checkpoint, self.stage, self.optimizer)
+            left = f"goes on at step {first}" if first < self.num_steps else "all are done"
+            note(f"{self.resume.checkpoint}: {left} of {self.num_steps}")
+            for change in self.resume.changes:
+                note(change)
         with closing(self.source.batches(first, self.num_steps)) as coming:
             for step in range(first, self.num_steps):
                 report(self.step(step, coming))
                 due = settings.every_steps and (step + 1) % settings.every_steps == 0
                 if root and (due or step + 1 == self.num_steps):
-                    path = checkpoint.save(root, self.stage, self.optimizer, step + 1)
-                    note(f"{path}: saved")
+                    note(f"{self.save(root, step + 1)}: saved")
+
+    def save(self, root: Path, next_step: int) -> Path:
+        """Write a checkpoint; a collective call."""
+        lineage = lineage_of(
+            self.source.reader,
+            self.config,
+            self.settings,
+            next_step=next_step,
+            num_steps=self.num_steps,
+            precision=self.precision,
+        )
+        return checkpoint.save(root, self.stage, self.optimizer, lineage)
 
 
 def open_run(prepared: Prepared) -> Run:
@@ -161,4 +178,5 @@ def open_run(prepared: Prepared) -> Run:
         optimizer=build_optimizer(stage, settings.optimizer),
         precision=precision,
         num_steps=prepared.num_steps,
+        resume=prepared.resume,
     )

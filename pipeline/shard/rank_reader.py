@@ -16,6 +16,7 @@ import numpy as np
 
 from packer.orders import slots_of_rank
 from pipeline.shard import schema
+from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.exchange import RankExchange, rank_exchange
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.micro_batch import (
@@ -28,7 +29,7 @@ from pipeline.shard.micro_batch import (
 from pipeline.shard.padding import PaddedMicroBatch, padded_view
 from pipeline.shard.parts import PartFiles, Row
 from pipeline.shard.prefetch import ahead
-from pipeline.shard.tables import FormatError, NotInSet
+from pipeline.shard.tables import FormatError, NotInSet, read_table
 
 _SPARE_GROUPS = 2
 
@@ -214,6 +215,32 @@ class Reader(ABC):
         """Tokens of the whole step that have a label: what its loss is divided by."""
         self.manifest.segment_of(step)
         return int(self.manifest.step_targets[step])
+
+    def steps_digest(self, stop_step: int) -> str:
+        """What the steps below one consist of, for a checkpoint to know the set again.
+
+        SHA-256 over the content digests of the shards that hold these steps, each part whole: so
+        over every token and piece, whatever the files' encoding. A set that got more segments or
+        other CP plans still has it. One of the same steps in other parts has another.
+
+        Raises:
+            NotInSet: there are fewer steps.
+            FormatError: the table of files is damaged.
+        """
+        manifest = self.manifest
+        if not 0 <= stop_step <= self.num_steps:
+            raise NotInSet(
+                f"step {stop_step} is not in 0..{self.num_steps} of {manifest.directory}"
+            )
+        path = manifest.directory / "files.parquet"
+        files = read_table(path, schema.FILES, sha256=str(manifest.digests["files.parquet"]))
+        columns = (files[name].to_pylist() for name in ("path", "content_sha256"))
+        content = dict(zip(*columns, strict=True))
+        parts = manifest.part_of(stop_step - 1) + 1 if stop_step else 0
+        found = [content.get(f"shards/{schema.part_name(part)}.parquet") for part in range(parts)]
+        if None in found:
+            raise FormatError(f"lists no shards for part {found.index(None)}", path=path)
+        return sha256_bytes("".join(map(str, found)).encode())
 
     def chunks(self, step: int, slot: int, cp_size: int) -> Chunks:
         """The CP plan of a micro-batch for a degree above 1.

@@ -1,5 +1,6 @@
 """The reader, on a set that was written by hand from docs/FORMAT.md."""
 
+import copy
 import itertools
 import shlex
 import shutil
@@ -19,7 +20,7 @@ from pipeline.shard.tables import NotInSet
 from tests.changes import padded
 from tests.fixture_contents import PARTS, SLOTS, STEPS, document_tokens, length_of
 from tests.fixture_files import write_manifest
-from tests.fixture_set import SetData, make_set
+from tests.fixture_set import SetData, first_and_extended, make_set
 
 
 def everything(reader: Reader) -> list[MicroBatch]:
@@ -219,6 +220,25 @@ def test_manifest_helpers_find_steps_segments_and_parts(directory: Path, data: S
     assert manifest.workload.parameters["crossover"] == data.manifest["workload"]["crossover"]
     with pytest.raises(ValueError, match="step 8 is not in"):
         manifest.segment_of(STEPS)
+
+
+def test_steps_are_known_again_by_their_content(tmp_path: Path, data: SetData):
+    first, extended = first_and_extended(data)
+    other = copy.deepcopy(first)
+    other.shards[0]["tokens"][0][0] += 1
+    extended.manifest["cp"] = {}
+    extended.cp.clear()
+    begun, grown, changed = (
+        open_shards(kind.write(tmp_path / name))
+        for name, kind in (("first", first), ("extended", extended), ("other", other))
+    )
+    for step in range(PARTS[0] + 1):
+        assert begun.steps_digest(step) == grown.steps_digest(step)
+        assert (begun.steps_digest(step) == changed.steps_digest(step)) == (step == 0)
+    assert begun.steps_digest(PARTS[0]) != grown.steps_digest(PARTS[0] + 1)
+    assert grown.steps_digest(STEPS) == open_plan(tmp_path / "extended").steps_digest(STEPS)
+    with pytest.raises(NotInSet, match=rf"step 6 is not in 0\.\.{PARTS[0]}"):
+        begun.steps_digest(PARTS[0] + 1)
 
 
 def test_reading_needs_neither_numba_nor_ray():

@@ -16,6 +16,7 @@ import torch.distributed.checkpoint.state_dict
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
+from trainer import checkpoint
 from trainer.communication import open_mesh
 from trainer.cross_entropy import cross_entropy_sum
 from trainer.prepare import prepare
@@ -69,6 +70,18 @@ def train_on(
     notes: list[str] = []
     open_settings(tables, shards, world_size).steps(records.append, notes.append)
     return records, notes
+
+
+def resumed_groups(rank: int, tables: Mapping[str, Any], shards: str) -> list[dict[str, Any]]:
+    """The optimiser's settings after a checkpoint was loaded, and steps that its moments count."""
+    run = open_settings(tables, shards, 1)
+    assert run.resume is not None
+    checkpoint.load(run.resume.checkpoint, run.stage, run.optimizer)
+    counts = {int(state["step"]) for state in run.optimizer.state.values()}
+    groups = [
+        {k: v for k, v in group.items() if k != "params"} for group in run.optimizer.param_groups
+    ]
+    return [{**group, "counts": counts} for group in groups]
 
 
 def stopped_early(rank: int, tables: Mapping[str, Any], shards: str) -> tuple[list[str], list[str]]:

@@ -45,7 +45,7 @@ def write_model(directory: Path, **changes: Any) -> Path:
     return path
 
 
-def build_set(directory: Path) -> Path:
+def build_set(directory: Path, seed: int = 0) -> Path:
     """Pieces of 2 to 96 tokens, four micro-batches a step, a plan for cp 2."""
     directory.mkdir(parents=True, exist_ok=True)
     lines = write_jsonl(directory / "lines.jsonl", some_texts(60, seed=4, longest=160))
@@ -53,6 +53,7 @@ def build_set(directory: Path) -> Path:
         {
             "tokenizer": {"path": str(tiny_tokenizer()), "eos_token": EOS},
             "sources": [{"name": "lines", "paths": [str(lines)]}],
+            "mixture": {"seed": seed},
             "packing": {
                 "policy": "reorder",
                 "num_micro_batches": NUM_MICRO_BATCHES,
@@ -71,9 +72,9 @@ def build_set(directory: Path) -> Path:
     return root
 
 
-def replanned(root: Path, strategy: str) -> Path:
-    """The same set with another strategy's plan for cp 2."""
-    other = root.with_name(f"set-{strategy}")
+def replanned(root: Path, strategy: str, other: Path | None = None) -> Path:
+    """The same set, beside it or elsewhere, with another strategy's plan for cp 2."""
+    other = other or root.with_name(f"set-{strategy}")
     shutil.copytree(root, other)
     replan(other, (2,), strategy, QUIET)
     return other

@@ -118,6 +118,20 @@ def test_the_run_is_that_of_adamw_on_the_pieces_one_by_one(
     assert whole_run[1][-1]["loss"] < whole_run[1][0]["loss"]
 
 
+def test_settings_hold_as_they_are_given_when_a_run_goes_on(
+    whole_run: tuple[Path, list[dict[str, Any]]], tmp_path: Path, small_model: Path, small_set: Path
+) -> None:
+    name = f"step-{STOPPED:08d}"
+    shutil.copytree(whole_run[0] / name, tmp_path / name)
+    chosen = tables(small_model, {}, tmp_path, 0)
+    chosen["optimizer"] |= {"weight_decay": 0.25, "beta2": 0.5, "eps": 1e-3}
+    groups = run_ranks(1, rank_jobs.resumed_groups, chosen, str(small_set))[0]
+    assert [group["weight_decay"] for group in groups] == [0.25, 0.0]
+    for group in groups:
+        assert (group["betas"], group["eps"]) == ((0.9, 0.5), 1e-3)
+        assert group["counts"] == {STOPPED}
+
+
 def test_a_damaged_checkpoint_is_refused(
     whole_run: tuple[Path, list[dict[str, Any]]], tmp_path: Path, small_model: Path, small_set: Path
 ) -> None:
@@ -125,5 +139,5 @@ def test_a_damaged_checkpoint_is_refused(
     shutil.copytree(whole_run[0] / name, tmp_path / name)
     next((tmp_path / name).glob("*.distcp")).unlink()
     arguments = (tables(small_model, {}, tmp_path, 0), str(small_set), 1)
-    with pytest.raises(AssertionError, match=r"TrainerError: .*it is damaged or of another model"):
+    with pytest.raises(AssertionError, match=r"TrainerError: .*it is damaged: remove it"):
         run_ranks(1, rank_jobs.train_on, *arguments)
