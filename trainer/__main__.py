@@ -9,7 +9,10 @@ from pathlib import Path
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m trainer", description="Train on a set; one process a rank."
+        prog="python -m trainer",
+        description="Train on a set; one process a rank. docs/TRAINING.md has the settings.",
+        epilog="Example: torchrun --nproc-per-node 8 -m trainer --shards out/train-shards "
+        "--config jobs/configs/train.toml --set mesh.tp_size=2",
     )
     parser.add_argument("--shards", type=Path, required=True, metavar="DIR", help="the set")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")

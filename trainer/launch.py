@@ -1,7 +1,7 @@
 """One process of a run: opens the process group, trains, prints, and ends.
 
-Rank 0 writes a line of JSON a step to stdout and everything else to stderr. Mistakes are one line
-and exit status 2.
+Rank 0 writes a line of JSON a step to stdout and everything else to stderr. A mistake is one line,
+however many ranks find it, and exit status 2.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from typing import TYPE_CHECKING
 from trainer.errors import TrainerError, require_torch
 
 if TYPE_CHECKING:
+    import torch
+    from torch.distributed.distributed_c10d import Store
+
     from trainer.prepare import Prepared
 
 _TIMEOUT = timedelta(minutes=10)
-_LET_RANK_0_SPEAK_S = 10
+_LET_ANOTHER_SPEAK_S = 10
+"""torchrun ends all ranks when the first one ends."""
+_SPOKEN = "steelyard/mistakes"
 
 
 def launch(shards: Path, config: Path, overrides: Sequence[str] = ()) -> int:
@@ -34,38 +39,61 @@ def launch(shards: Path, config: Path, overrides: Sequence[str] = ()) -> int:
     from pipeline.shard.token_store import StoreError
 
     rank = int(os.environ.get("RANK", "0"))
-    ready = False
+    store: Store | None = None
     try:
         require_torch()
         from trainer.prepare import prepare
         from trainer.settings import load_settings
 
         prepared = prepare(load_settings(config, overrides), shards, os.environ)
-        ready = True
+        store = _open_group(prepared.device)
         _train(prepared, rank)
         status = 0
     except (TrainerError, FormatError, NotInSet, StoreError) as error:
-        # Before ranks talk all of them find the same mistake; later one may be alone with it.
-        if rank == 0 or ready:
-            sys.stderr.write(f"steelyard: {error}\n")
-        else:
-            time.sleep(_LET_RANK_0_SPEAK_S)  # torchrun ends all ranks when the first one ends
+        _say_once(error, rank, store)
+        status = 2
+    except RuntimeError:
+        if store is None or not store.check([_SPOKEN]):
+            raise
+        time.sleep(_LET_ANOTHER_SPEAK_S)  # it failed because a rank with a mistake has left
         status = 2
     return _end(status)
+
+
+def _say_once(error: Exception, rank: int, store: Store | None) -> None:
+    """Write down a mistake, or leave it to the rank that was faster.
+
+    Before ranks talk, so without a store, all of them find the same, and rank 0 has the word; one
+    that is still here afterwards was alone with it.
+    """
+    if store is None and rank:
+        time.sleep(_LET_ANOTHER_SPEAK_S)
+    if store is None or store.add(_SPOKEN, 1) == 1:
+        sys.stderr.write(f"steelyard: {error}\n")
+    else:
+        time.sleep(_LET_ANOTHER_SPEAK_S)
+
+
+def _open_group(device: torch.device) -> Store:
+    """Open the process group, over the ranks of torchrun's environment or this process alone."""
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    rank, world_size = 0, 1
+    store: Store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    if "RANK" in os.environ:
+        store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT
+    )
+    return store
 
 
 def _train(prepared: Prepared, rank: int) -> None:
     import torch.distributed as dist
 
     from trainer.train import open_run
-
-    cuda = prepared.device.type == "cuda"
-    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=_TIMEOUT)
-    else:
-        alone = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-        dist.init_process_group(backend, store=alone, rank=0, world_size=1, timeout=_TIMEOUT)
 
     def note(text: str) -> None:
         if rank == 0:

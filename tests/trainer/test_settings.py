@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,6 @@ from trainer.errors import TrainerError
 from trainer.model_config import model_config
 from trainer.prepare import prepare
 from trainer.settings import load_settings, parse_settings
-
-ROOT = Path(__file__).parents[2]
 
 
 def refused(
@@ -124,47 +118,3 @@ def test_overrides_are_typed_as_in_the_file(tmp_path: Path) -> None:
     assert chosen.checkpoint.directory == "out"
     with pytest.raises(TrainerError, match="write it as table"):
         load_settings(path, ["steps=2"])
-
-
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def config_file(directory: Path, model: Path, steps: int) -> Path:
-    path = directory / "train.toml"
-    path.write_text(f'[model]\nconfig = "{model}"\n[run]\nsteps = {steps}\ntimes = true\n')
-    return path
-
-
-def test_the_command_prints_a_line_of_json_a_step(
-    small_set: Path, small_model: Path, tmp_path: Path
-) -> None:
-    config = config_file(tmp_path, small_model, 2)
-    command = [sys.executable, "-m", "jobs", "train", "--config", str(config), "--shards"]
-    result = run([*command, str(small_set)])
-    assert result.returncode == 0, result.stderr
-    records = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [record["step"] for record in records] == [0, 1]
-    for record in records:
-        assert {"loss", "grad_norm", "lr", "tokens", "tokens_per_s", "mfu"} <= record.keys()
-        assert record["times"]["predicted"]["micro_batch"] >= 1
-        assert len(record["micro_batches"]) == 4
-        assert all(row["measured_ms"] > 0 for row in record["micro_batches"])
-
-
-def test_a_damaged_shard_ends_the_run_in_one_line_that_names_it(
-    small_set: Path, small_model: Path, tmp_path: Path
-) -> None:
-    damaged = tmp_path / "set"
-    shutil.copytree(small_set, damaged)
-    shard = damaged / "shards" / "00000.parquet"
-    data = bytearray(shard.read_bytes())
-    data[100] ^= 1
-    shard.write_bytes(data)
-    config = config_file(tmp_path, small_model, 1)
-    command = [sys.executable, "-m", "trainer", "--config", str(config), "--shards"]
-    result = run([*command, str(damaged)])
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1
-    assert "00000.parquet" in result.stderr
