@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out
 STEPS ?= 30
+RANKS ?= 4
+SETTINGS ?=
 CONFIG ?= jobs/configs/demo.toml
 export RAY_USAGE_STATS_ENABLED := 0
 
@@ -27,13 +29,14 @@ demo: setup
 	$(BIN)/steelyard report $(OUT)/demo
 	$(MAKE) train STEPS=5
 
-# The demo's token stores under a plan of small steps, and a small model on four processes.
+# The demo's token stores under a plan of small steps, and a small model on four processes; on eight,
+# tp 2 cp 2 pp 2: make train RANKS=8 SETTINGS="--set mesh.tp_size=2"
 train: setup
 	test -d $(OUT)/demo-corpus || $(BIN)/python -m jobs.demo $(OUT)/demo-corpus
 	$(BIN)/steelyard build --config jobs/configs/train-shards.toml --out $(OUT)/train-shards \
 	  --set shards.store=$(OUT)/demo/store --quiet
-	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 -m trainer --shards $(OUT)/train-shards \
-	  --config jobs/configs/train.toml --set run.steps=$(STEPS) > $(OUT)/train.jsonl
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node $(RANKS) -m trainer --shards $(OUT)/train-shards \
+	  --config jobs/configs/train.toml --set run.steps=$(STEPS) $(SETTINGS) > $(OUT)/train.jsonl
 
 shards: setup
 	$(BIN)/steelyard build --config $(CONFIG) --out $(OUT)/shards
