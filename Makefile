@@ -72,7 +72,7 @@ curves: setup
 	$(BIN)/python -m jobs.bench.curves
 	$(BIN)/python -m jobs.bench.tables
 
-# On a machine with a CUDA device, some minutes: kernels, a profile, CP strategies.
+# On a machine with a CUDA device, some minutes: kernels, MFU of a layer, a profile, CP strategies.
 gpu-check: setup
 	$(BIN)/python -m jobs.gpu_check
 
