@@ -7,7 +7,7 @@ STEPS ?= 30
 CONFIG ?= jobs/configs/demo.toml
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: setup demo train shards report test test-slow check format bench bench-peers curves gpu-check clean
+.PHONY: setup demo train shards report test test-slow check format bench bench-peers curves loss-curves gpu-check clean
 
 setup: $(VENV)/installed
 
@@ -70,6 +70,13 @@ bench-peers: setup
 # The figures, pictures and tables of docs/CHOOSING.md; some ten minutes on two cores.
 curves: setup
 	$(BIN)/python -m jobs.bench.curves
+	$(BIN)/python -m jobs.bench.tables
+
+# The losses of docs/TRAINING.md, on the demo's token stores; some ten CPU minutes a core on two cores.
+loss-curves: setup
+	test -d $(OUT)/demo-corpus || $(BIN)/python -m jobs.demo $(OUT)/demo-corpus
+	OMP_NUM_THREADS=1 $(BIN)/python -m jobs.bench.loss_curves --store $(OUT)/demo/store \
+	  --sets $(OUT)/loss-sets
 	$(BIN)/python -m jobs.bench.tables
 
 # On a machine with a CUDA device, some minutes: kernels, MFU of a layer, a profile, CP strategies.
