@@ -9,7 +9,7 @@ SETTINGS ?=
 CONFIG ?= jobs/configs/demo.toml
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: setup demo train shards report test test-slow check format bench bench-peers curves gpu-check clean
+.PHONY: setup demo train shards report test test-slow check format bench bench-peers curves loss-curves gpu-check clean
 
 setup: $(VENV)/installed
 
@@ -75,7 +75,14 @@ curves: setup
 	$(BIN)/python -m jobs.bench.curves
 	$(BIN)/python -m jobs.bench.tables
 
-# On a machine with a CUDA device, some minutes: kernels, a profile, CP strategies.
+# The losses of docs/TRAINING.md, on the demo's token stores; some ten CPU minutes a core on two cores.
+loss-curves: setup
+	test -d $(OUT)/demo-corpus || $(BIN)/python -m jobs.demo $(OUT)/demo-corpus
+	OMP_NUM_THREADS=1 $(BIN)/python -m jobs.bench.loss_curves --store $(OUT)/demo/store \
+	  --sets $(OUT)/loss-sets
+	$(BIN)/python -m jobs.bench.tables
+
+# On a machine with a CUDA device, some minutes: kernels, MFU of a layer, a profile, CP strategies.
 gpu-check: setup
 	$(BIN)/python -m jobs.gpu_check
 

@@ -5,6 +5,8 @@ Prints JSON lines on stdout, each with a "check":
 - "machine": the device and versions;
 - "kernel": errors of each backend that serves here, queries and keys differing in number, forward
   and backward, beside the reference on the CPU in float64;
+- "mfu": time of one layer of the trainer's model, forward and backward, over one document and over
+  documents of the paper's lengths, its FLOPs a second and their share of the device's peak;
 - "profile": a small profile of a layer;
 - "strategy": for each CP strategy, the slowest rank's time as that profile predicts it and as it
   was measured, summed over a few micro-batches of the paper's lengths. A rank's chunks run as one
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jobs.gpu_mfu import TINY_TOKENS, TOKENS, mfu_lines, peak_tflops
 from jobs.profiling import ProfileRequest, profile_of, read_config
 from jobs.progress import Reporter
 from packer.context_parallel import STRATEGIES, CPPlan, plan_context_parallel
@@ -78,8 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
     parser.add_argument("--model-config", help="a config.json; default Llama-3-8B's layer")
     parser.add_argument("--micro-batches", type=int, default=4, help="planned and timed")
+    parser.add_argument(
+        "--peak-tflops", type=float, help="dense, of the device; a few are known by name"
+    )
     parser.add_argument("--tiny", action="store_true", help="sizes for the CPU")
     given = parser.parse_args(arguments)
+    if given.peak_tflops is not None and not given.peak_tflops > 0:
+        parser.error(f"--peak-tflops is {given.peak_tflops}; it must be above 0")
     try:
         right = True
         for line in _checks(given):
@@ -97,11 +105,14 @@ def _checks(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from trainer.timing import describe, open_device
 
     device = open_device(given.device)
-    yield {"check": "machine", **describe(device)}
+    machine = describe(device)
+    yield {"check": "machine", **machine}
     name, config = ("tiny", _TINY) if given.tiny else ("Llama-3-8B", LLAMA_3_8B)
     if given.model_config:
         name, config = given.model_config, read_config(Path(given.model_config))
     yield from _kernels(device, _TINY_SEGMENTS if given.tiny else _SEGMENTS)
+    peak = given.peak_tflops or peak_tflops(machine["device"])
+    yield from mfu_lines(config, device, peak, TINY_TOKENS if given.tiny else TOKENS)
     request = ProfileRequest(
         model=name,
         config=config,

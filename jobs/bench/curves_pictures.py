@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -73,11 +73,20 @@ def draw(rows: Rows, folder: Path) -> list[Path]:
 
 def svg(picture: Picture, lines: Sequence[Sequence[Panel]]) -> str:
     """One picture, as the text of an SVG file that names the rows it shows."""
+    return svg_of(lambda: figure_of(picture, lines), digest(lines))
+
+
+def svg_of(make: Callable[[], Figure], description: str) -> str:
+    """A figure as the text of an SVG file, in the style of all pictures.
+
+    Args:
+        make: makes the figure; what it draws sees the style.
+        description: kept in the file.
+    """
     with mpl.rc_context(SETTINGS):
-        figure = figure_of(picture, lines)
         text = StringIO()
-        about = {"Date": None, "Creator": None, "Description": digest(lines)}
-        figure.savefig(text, format="svg", metadata=about)
+        about = {"Date": None, "Creator": None, "Description": description}
+        make().savefig(text, format="svg", metadata=about)
     short = re.sub(r"(\d\.\d\d)\d+", r"\1", text.getvalue())  # a hundredth of a point is enough
     return "\n".join(line.rstrip() for line in short.splitlines()) + "\n"
 

@@ -13,10 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.bench import cp_tables, curves_tables
+from jobs.bench import cp_tables, curves_tables, loss_tables
 from jobs.bench.machine import RESULTS
 
-_COMMANDS = {"peers": "make bench-peers", "curves": "make curves"}
+_COMMANDS = {
+    "peers": "make bench-peers",
+    "curves": "make curves",
+    "loss": "make loss-curves",
+}
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
 
@@ -246,6 +250,7 @@ PAGES: dict[str, dict[str, tuple[str, Table]]] = {
         "cp": ("cp", cp_tables.strategies_table),
         "exchange": ("cp", cp_tables.exchange_table),
     },
+    "docs/TRAINING.md": {"loss": ("loss", loss_tables.loss_table)},
 }
 """By page and by name in it: the results that a table is of, and what writes it."""
 

@@ -14,10 +14,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from jobs import gpu_check
+from jobs import gpu_check, gpu_mfu
 from jobs.cli import app, exit_status, main
 from packer.context_parallel import STRATEGIES
+from packer.lengths import fig3_lengths
 from packer.profile import Profile, parse_profile
+from trainer.errors import TrainerError
 
 MODEL = {
     "model_type": "llama",
@@ -155,6 +157,7 @@ def test_the_whole_check_runs_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> 
     assert [line["check"] for line in lines] == [
         "machine",
         *["kernel"] * 3,
+        *["mfu"] * 4,
         "profile",
         *["strategy"] * len(STRATEGIES),
     ]
@@ -163,6 +166,11 @@ def test_the_whole_check_runs_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> 
     assert max(kernels["reference"]["largest_relative_errors"].values()) < 1e-5
     assert "refused" in kernels["torch"]
     assert "refused" in kernels["flash_attn"]
+    for line in (line for line in lines if line["check"] == "mfu"):
+        assert line["tokens"] in gpu_mfu.TINY_TOKENS
+        assert line["pieces"] == 1 or line["documents"] == "packed"
+        assert line["tflops_per_s"] > 0
+        assert (line["peak_tflops"], line["mfu"]) == (None, None)
     strategies = {line["strategy"]: line for line in lines if line["check"] == "strategy"}
     assert set(strategies) == set(STRATEGIES)
     for line in strategies.values():
@@ -214,6 +222,76 @@ def test_a_strategy_is_charged_for_its_slowest_rank(monkeypatch: pytest.MonkeyPa
     assert line["predicted_over_measured"] == 16 / 46
 
 
+def test_mfu_is_the_layers_flops_over_time_and_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.timing.Clock.median_ms", lambda self, call: 2.0)
+    cpu = torch.device("cpu")
+    one, many = gpu_mfu.mfu_lines(MODEL, cpu, 0.001, [2048])
+    weights = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 256
+    pairs = 2048 * 2049 // 2
+    flops = 3 * (2 * weights * 2048 + 4 * 64 * pairs)
+    assert one["pieces"] == 1
+    assert one["tflops_per_s"] == pytest.approx(flops / 0.002 / 1e12)
+    assert one["mfu"] == pytest.approx(flops / 0.002 / 1e9)
+    assert many["tokens"] == 2048
+    assert 0 < many["mfu"] < one["mfu"]  # fewer pairs of queries and keys
+    (given, _) = gpu_mfu.mfu_lines(MODEL, cpu, None, [64])
+    assert (given["peak_tflops"], given["mfu"]) == (None, None)
+
+
+def test_the_peak_is_given_or_else_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks: list[float | None] = []
+
+    def mfu_lines(config: object, device: object, peak: float | None, sizes: object) -> None:
+        peaks.append(peak)
+        raise TrainerError("enough")
+
+    monkeypatch.setattr(gpu_check, "mfu_lines", mfu_lines)
+    monkeypatch.setattr(gpu_check, "peak_tflops", lambda name: 312.0)
+    for options in ((), ("--peak-tflops", "100")):
+        assert gpu_check.main(["--device", "cpu", "--tiny", *options]) == 2
+    assert peaks == [312.0, 100.0]
+    with pytest.raises(SystemExit, match="2"):
+        gpu_check.main(["--peak-tflops", "0"])
+
+
+def test_a_size_that_the_memory_does_not_hold_is_refused_and_others_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def median_ms(self: object, call: object) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+
+    monkeypatch.setattr("trainer.timing.Clock.median_ms", median_ms)
+    lines = [*gpu_mfu.mfu_lines(MODEL, torch.device("cpu"), None, [64, 128])]
+    assert [line["refused"] for line in lines] == ["CUDA out of memory."] * 4
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312.0),
+        ("NVIDIA A100 80GB PCIe", 312.0),
+        ("NVIDIA H100 80GB HBM3", 989.0),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H200", 989.0),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA B200", 2250.0),
+        ("x86_64", None),
+    ],
+)
+def test_peaks_of_whole_devices_are_known_by_name(device: str, peak: float | None) -> None:
+    assert gpu_mfu.peak_tflops(device) == peak
+
+
+@pytest.mark.parametrize("tokens", [64, 8192, 131_072])
+def test_packed_documents_are_the_papers_and_fill_the_micro_batch(tokens: int) -> None:
+    pieces = gpu_mfu.packed(tokens)
+    assert sum(pieces) == tokens
+    assert (len(pieces) > 1) == (tokens > 64)
+    assert min(pieces) > 0
+    assert pieces[:-1] == fig3_lengths(tokens, 0)[: len(pieces) - 1].tolist()
+
+
 def test_a_wrong_kernel_fails_the_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +303,7 @@ def test_a_wrong_kernel_fails_the_check(
 
     monkeypatch.setitem(BACKENDS, "doubled", lambda device, dtype: doubled)
     monkeypatch.setattr(gpu_check, "_strategies", lambda *_: iter(()))
+    monkeypatch.setattr(gpu_check, "mfu_lines", lambda *_: iter(()))
     assert gpu_check.main(["--device", "cpu", "--tiny"]) == 1
     (line,) = (line for line in check_lines(capsys) if line.get("backend") == "doubled")
     assert not line["right"]
