@@ -142,12 +142,14 @@ def _init(settings: JobSettings) -> None:
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if settings.address is not None:
+    address = settings.address or os.environ.get("RAY_ADDRESS")  # `ray job submit` sets it
+    if address is not None:
         environment = {"env_vars": _WORKER_ENVIRONMENT}
-        ray.init(address=settings.address, runtime_env=environment, logging_level=logging.ERROR)
+        ray.init(address=address, runtime_env=environment, logging_level=logging.ERROR)
         return
     os.environ.update(_WORKER_ENVIRONMENT)
     ray.init(
+        address="local",  # and not a cluster that happens to run on this machine
         num_cpus=settings.workers or os.cpu_count() or 1,
         include_dashboard=False,
         object_store_memory=settings.object_store_mb << 20,

@@ -11,6 +11,7 @@ from jobs.bench import (
     balance,
     build,
     cp,
+    growth,
     huge,
     machine,
     memory,
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "memory": memory.run,
     "huge": huge.run,
     "reader": reader.run,
+    "growth": growth.run,
 }
 
 

@@ -23,6 +23,9 @@ def build(
             "--set", metavar="KEY=VALUE", help="Override a setting, such as mixture.seed=7."
         ),
     ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a running Ray cluster; as --set job.address=..")
+    ] = None,
     dry_run: Annotated[bool, typer.Option(help="Stop after the plan and show it.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -32,7 +35,8 @@ def build(
     from pipeline.config_file import load_config
 
     reporter = Reporter(quiet=quiet)
-    result = run(load_config(config, tuple(override or ())), out, reporter, dry_run=dry_run)
+    changes = (*(override or ()), *(() if address is None else (f"job.address={address}",)))
+    result = run(load_config(config, changes), out, reporter, dry_run=dry_run)
     if as_json:
         print_json(
             {
