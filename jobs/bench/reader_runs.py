@@ -2,8 +2,9 @@
 
 Every way gives the same micro-batches: token ids, labels and positions as int64, boundaries as
 int32. Where a library only gives ids, labels and positions are made by our own code, so what
-differs is the reading. A first pass is not timed; it warms caches and digests all that was read, so
-that equal work is not a matter of trust. Prints one JSON object.
+differs is the reading; for each micro-batch as it comes, while our readers make small ones several
+at a time. A first pass is not timed; it warms caches and digests all that was read, so that equal
+work is not a matter of trust. Prints one JSON object.
 """
 
 # pyright: reportMissingImports=false
@@ -22,7 +23,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from pipeline.shard.micro_batch import PackedTokens, RankMicroBatch, rank_view
+from pipeline.shard.micro_batch import PackedTokens, RankMicroBatch
+from pipeline.shard.rank_views import rank_view
 from pipeline.shard.reader import Reader, open_plan, open_shards
 
 ROUNDS = 4

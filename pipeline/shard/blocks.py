@@ -8,6 +8,7 @@ and memoryviews made of it all count.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from threading import Lock
@@ -28,7 +29,7 @@ class Blocks:
     def take(self, shape: tuple[int, ...], dtype: str | np.dtype) -> np.ndarray:
         """An array of this shape with anything in it, for the caller alone."""
         kind = np.dtype(dtype)
-        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        size = math.prod(shape) * kind.itemsize
         with self._lock:
             return self._block(size)[:size].view(kind).reshape(shape)
 

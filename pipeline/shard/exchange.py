@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.shard.micro_batch import Chunks, Spans, token_chunks
+from pipeline.shard.micro_batch import Chunks
+from pipeline.shard.rank_chunks import Spans, token_chunks
 from pipeline.shard.spans import boundaries, spans
 
 

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.shard.blocks import Blocks
 from pipeline.shard.schema import NO_LABEL
-from pipeline.shard.spans import boundaries, fill_spans, spans, take_spans
-
-_BLOCKS = Blocks()
+from pipeline.shard.spans import spans
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,7 +37,8 @@ class PackedTokens:
     def labels(self) -> np.ndarray:
         """The next token of each token's piece, -100 where there is none; int64, (tokens,)."""
         labels = np.empty(len(self.tokens), np.int64)
-        _fill_labels(labels, self.tokens, self.cu_seqlens, self.last_labels)
+        labels[:-1] = self.tokens[1:]
+        labels[self.cu_seqlens[1:] - 1] = self.last_labels
         return labels
 
     @cached_property
@@ -129,133 +126,3 @@ class RankMicroBatch:
     def num_targets(self) -> int:
         """Local tokens that have a label."""
         return int(np.count_nonzero(self.labels != NO_LABEL))
-
-
-class Spans(NamedTuple):
-    """Chunks of tokens, int64, (chunks,), ascending by (cp_rank, piece, start); no pads."""
-
-    cp_rank: np.ndarray
-    piece: np.ndarray
-    start: np.ndarray
-    stop: np.ndarray
-
-    def take(self, index: np.ndarray) -> Spans:
-        return Spans(*(column[index] for column in self))
-
-
-def token_chunks(
-    cu_seqlens: np.ndarray, cp_row: Chunks | None, cp_rank: int, cp_size: int
-) -> Spans:
-    """All ranks' chunks of a micro-batch, without its pads; at degree 1 its pieces, whole.
-
-    Args:
-        cu_seqlens: boundaries of the pieces, integers (pieces + 1,).
-        cp_row: the micro-batch's row of the CP plan for `cp_size`; None where `cp_size` is 1.
-        cp_rank: who asks, 0 <= cp_rank < cp_size.
-        cp_size: number of CP ranks.
-
-    Raises:
-        ValueError: the rank does not exist, or the row is missing.
-    """
-    if not 0 <= cp_rank < cp_size:
-        raise ValueError(f"cp_rank {cp_rank} is not in 0..{cp_size - 1}")
-    if cp_row is None:
-        if cp_size != 1:
-            raise ValueError(f"cp_size is {cp_size}, but no CP plan was given; only 1 needs none")
-        length = np.diff(cu_seqlens).astype(np.int64)
-        zeros = np.zeros_like(length)
-        return Spans(zeros, np.arange(len(length)), zeros, length)
-    columns = (cp_row.cp_rank, cp_row.piece, cp_row.start, cp_row.stop)
-    chunks = Spans(*(column.astype(np.int64) for column in columns))
-    tokens = chunks.piece >= 0
-    return chunks if tokens.all() else chunks.take(tokens)
-
-
-def rank_view(
-    micro_batch: PackedTokens, cp_row: Chunks | None, cp_rank: int, cp_size: int
-) -> RankMicroBatch:
-    """The part of a micro-batch that belongs to a context-parallel rank, in the plan's order.
-
-    Pads of a plan that has them are left out; `padding.padded_view` keeps them.
-
-    Args:
-        micro_batch: the whole of it.
-        cp_row: its row of the CP plan for `cp_size`; None where `cp_size` is 1, which needs none.
-        cp_rank: 0 <= cp_rank < cp_size; a rank without chunks gets empty arrays.
-        cp_size: number of CP ranks.
-
-    Raises:
-        ValueError: the rank does not exist, or the row is missing.
-    """
-    if cp_size == 1 and cp_rank == 0:
-        return _whole_view(micro_batch)
-    chunks = token_chunks(micro_batch.cu_seqlens, cp_row, cp_rank, cp_size)
-    mine = chunks.take(chunks.cp_rank == cp_rank)
-    start, stop = mine.start, mine.stop
-    key_starts = micro_batch.cu_seqlens[mine.piece].astype(np.int64)
-    query_starts = key_starts + start
-    cu_seqlens_q = boundaries(stop - start)
-    tokens, labels, position_ids = _BLOCKS.take((3, int(cu_seqlens_q[-1])), "int64")
-    take_spans(micro_batch.tokens, query_starts, stop - start, tokens)
-    _fill_labels(labels, tokens, cu_seqlens_q, _labels_at_stop(micro_batch, mine))
-    fill_spans(position_ids, start, stop - start)
-    return RankMicroBatch(
-        step=micro_batch.step,
-        slot=micro_batch.slot,
-        cp_rank=cp_rank,
-        cp_size=cp_size,
-        tokens=tokens,
-        labels=labels,
-        position_ids=position_ids,
-        query_starts=query_starts,
-        key_starts=key_starts,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=boundaries(stop),
-        max_seqlen_q=int((stop - start).max(initial=0)),
-        max_seqlen_k=int(stop.max(initial=0)),
-        workload=micro_batch.workload,
-    )
-
-
-def _whole_view(micro_batch: PackedTokens) -> RankMicroBatch:
-    """The view of the only rank: its chunks are the pieces."""
-    cu_seqlens = micro_batch.cu_seqlens
-    lengths = cu_seqlens[1:] - cu_seqlens[:-1]
-    starts = cu_seqlens[:-1].astype(np.int64)
-    tokens, labels, position_ids = _BLOCKS.take((3, len(micro_batch.tokens)), "int64")
-    tokens[:] = micro_batch.tokens
-    _fill_labels(labels, tokens, cu_seqlens, micro_batch.last_labels)
-    fill_spans(position_ids, np.zeros_like(starts), lengths)
-    longest = int(lengths.max())
-    return RankMicroBatch(
-        step=micro_batch.step,
-        slot=micro_batch.slot,
-        cp_rank=0,
-        cp_size=1,
-        tokens=tokens,
-        labels=labels,
-        position_ids=position_ids,
-        query_starts=starts,
-        key_starts=starts,
-        cu_seqlens_q=cu_seqlens.copy(),
-        cu_seqlens_k=cu_seqlens.copy(),
-        max_seqlen_q=longest,
-        max_seqlen_k=longest,
-        workload=micro_batch.workload,
-    )
-
-
-def _fill_labels(
-    labels: np.ndarray, tokens: np.ndarray, cu_seqlens: np.ndarray, last_labels: np.ndarray
-) -> None:
-    """Each token's next one; at the end of each part that `cu_seqlens` bounds, its last label."""
-    labels[:-1] = tokens[1:]
-    labels[cu_seqlens[1:] - 1] = last_labels
-
-
-def _labels_at_stop(micro_batch: PackedTokens, chunks: Spans) -> np.ndarray:
-    """The label of each chunk's last token: the piece's token at `stop`, or its last label."""
-    place = micro_batch.cu_seqlens[chunks.piece] + chunks.stop
-    ends = place == micro_batch.cu_seqlens[chunks.piece + 1]
-    inside = micro_batch.tokens[np.where(ends, 0, place)]
-    return np.where(ends, micro_batch.last_labels[chunks.piece], inside.astype(np.int64))

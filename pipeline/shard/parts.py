@@ -7,11 +7,10 @@ is decoded once for all its rows, and only the columns that are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from bisect import bisect_right
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,68 +20,10 @@ from pipeline.shard import schema
 from pipeline.shard.byte_files import FileBytes, open_bytes
 from pipeline.shard.digests import ByteRange, xxh3_128
 from pipeline.shard.pages import flat_values
+from pipeline.shard.row_groups import Column, Ragged, Row, RowGroup
 from pipeline.shard.tables import FormatError, check_columns, read_table
 
 _OPEN_PARTS = 8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ragged:
-    """A list column: row i is `values[offsets[i] : offsets[i + 1]]`."""
-
-    values: np.ndarray
-    offsets: np.ndarray
-
-
-Column: TypeAlias = np.ndarray | Ragged | list[str]
-
-
-class RowGroup:
-    """The columns of a row group whose bytes are intact, each decoded when first asked for.
-
-    Tokens come alone, and what is said about a micro-batch together, since ranks need the one and
-    not the other; all else comes at once.
-    """
-
-    def __init__(
-        self, names: list[str], decode: Callable[[RowGroup, list[str]], dict[str, Column]]
-    ) -> None:
-        self._kinds = [[name for name in names if _kind(name) == kind] for kind in range(3)]
-        self._decode = decode
-        self._columns: dict[str, Column] = {}
-
-    def column(self, name: str) -> Column:
-        if name not in self._columns:
-            self._columns |= self._decode(self, self._kinds[_kind(name)])
-        return self._columns[name]
-
-
-def _kind(name: str) -> int:
-    return 2 if name == schema.TOKENS else 1 if name in schema.ABOUT else 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Row:
-    """One row of a row group."""
-
-    group: RowGroup
-    index: int
-
-    def list_of(self, name: str) -> np.ndarray:
-        """A list column's values, a read-only view."""
-        column = self.group.column(name)
-        assert isinstance(column, Ragged)
-        return column.values[column.offsets[self.index] : column.offsets[self.index + 1]]
-
-    def integer(self, name: str) -> int:
-        column = self.group.column(name)
-        assert isinstance(column, np.ndarray)
-        return int(column[self.index])
-
-    def text(self, name: str) -> str:
-        column = self.group.column(name)
-        assert isinstance(column, list)
-        return column[self.index]
 
 
 class PartFiles:
@@ -124,8 +65,8 @@ class PartFiles:
         part = self._part(path)
         if not 0 <= row < part.first_rows[-1]:
             raise FormatError(f"has {part.first_rows[-1]} rows, needs row {row}", path=part.path)
-        group = int(np.searchsorted(part.first_rows, row, side="right")) - 1
-        return Row(self._group(path, group), row - int(part.first_rows[group]))
+        group = bisect_right(part.first_rows, row) - 1
+        return Row(self._group(path, group), row - part.first_rows[group])
 
     def _open_part(self, path: str) -> _Part:
         if path not in self._starts:
@@ -173,7 +114,7 @@ class _Part:
                 f"has {groups} row groups, row_groups.parquet lists {len(ranges) - 1}", path=path
             )
         rows = [self._metadata.row_group(group).num_rows for group in range(groups)]
-        self.first_rows = np.cumsum([0, *rows])
+        self.first_rows = [0, *accumulate(rows)]
 
     def open_group(self, group: int) -> RowGroup:
         """A row group, after its bytes were found intact."""
@@ -202,8 +143,7 @@ class _Part:
         place = self._columns.get_field_index(schema.TOKENS)
         chunk = self._metadata.row_group(group).column(place)
         values = flat_values(data, self._ranges[group].offset, chunk)
-        bounds = row_group.column("cu_seqlens")
-        assert isinstance(bounds, Ragged)
+        bounds = row_group.lists("cu_seqlens")
         if values is not None and np.all(np.diff(bounds.offsets) > 0):
             ends = np.cumsum(bounds.values[bounds.offsets[1:] - 1], dtype=np.int64)
             if ends[-1] == len(values):

@@ -6,32 +6,28 @@ step at once. `reader.open_shards` and `reader.open_plan` give the two kinds tha
 
 from __future__ import annotations
 
-import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import numpy as np
 
-from packer.orders import slots_of_rank
-from pipeline.shard import schema
-from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.exchange import RankExchange, rank_exchange
 from pipeline.shard.manifest import Manifest
-from pipeline.shard.micro_batch import (
-    Chunks,
-    MicroBatch,
-    PackedTokens,
-    RankMicroBatch,
-    rank_view,
-)
+from pipeline.shard.micro_batch import Chunks, MicroBatch, PackedTokens, RankMicroBatch
 from pipeline.shard.padding import PaddedMicroBatch, padded_view
-from pipeline.shard.parts import PartFiles, Row
 from pipeline.shard.prefetch import ahead
-from pipeline.shard.tables import FormatError, NotInSet, read_table
+from pipeline.shard.rank_chunks import RankChunks, Spans, chunks_of_rank, whole_pieces
+from pipeline.shard.rank_views import rank_views
+from pipeline.shard.row_groups import Row, Rows
+from pipeline.shard.set_ranks import check_cp, replan_command, slots_of
+from pipeline.shard.set_rows import SetRows
+from pipeline.shard.steps_digest import steps_digest
+from pipeline.shard.store_tables import StoreError
+from pipeline.shard.tables import FormatError, NotInSet
 
-_SPARE_GROUPS = 2
+_TOGETHER_TOKENS = 1 << 16
+"""Tokens of micro-batches that are made together: their arrays fit in the cache of a core."""
 
 
 class Reader(ABC):
@@ -43,15 +39,7 @@ class Reader(ABC):
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        digest = str(manifest.digests.get("row_groups.parquet"))
-        self._parts = PartFiles(
-            manifest.directory,
-            digest,
-            dtype=manifest.dtype,
-            kept_groups=_groups_of_a_step(manifest),
-        )
-
-        self._place = lru_cache(maxsize=64)(self._find)
+        self._rows = SetRows(manifest)
 
     @property
     def num_steps(self) -> int:
@@ -74,6 +62,14 @@ class Reader(ABC):
     def _packed(self, step: int, slot: int) -> PackedTokens:
         """As `micro_batch`, without where its tokens come from."""
 
+    @abstractmethod
+    def _token_rows(self, step: int, slots: Sequence[int]) -> Rows:
+        """Rows from which `_fill` finds the tokens of some micro-batches."""
+
+    @abstractmethod
+    def _fill(self, step: int, rows: Rows, chunks: RankChunks, out: np.ndarray) -> np.ndarray:
+        """Write a rank's tokens of these rows: a `rank_views.Fill`."""
+
     def micro_batches(
         self, step: int, *, dp_rank: int, dp_size: int, cp_rank: int = 0, cp_size: int = 1
     ) -> Iterator[RankMicroBatch]:
@@ -90,9 +86,10 @@ class Reader(ABC):
             NotInSet: a rank or size that this set does not allow; before the first micro-batch.
             FormatError: damaged bytes.
         """
-        slots = self._slots(step, dp_rank=dp_rank, dp_size=dp_size)
-        self._check_cp(cp_rank, cp_size)
-        return (self._view(step, slot, cp_rank, cp_size) for slot in slots)
+        slots = slots_of(self.manifest, step, dp_rank=dp_rank, dp_size=dp_size)
+        check_cp(self.manifest, cp_rank, cp_size)
+        groups = self._groups(step, slots, cp_rank, cp_size)
+        return (view for group in groups for view in group)
 
     def batches(
         self,
@@ -115,8 +112,8 @@ class Reader(ABC):
             dp_size: must divide the number of micro-batches of all these steps.
             cp_rank: 0 <= cp_rank < cp_size.
             cp_size: 1, or a degree that has a plan.
-            prefetch: micro-batches that are ready ahead, one more is in the making; 0 for none, and
-                no thread.
+            prefetch: micro-batches that are ready ahead, or a few more, since small ones are made
+                several at a time; 0 for none, and no thread.
 
         Raises:
             NotInSet: a step, rank or size that this set does not allow; before the first
@@ -131,17 +128,19 @@ class Reader(ABC):
             raise ValueError(f"prefetch is {prefetch}, must be 0 or more")
         for segment in self.manifest.segments:
             if segment.stop_step > first_step and segment.steps:
-                self._slots(segment.first_step, dp_rank=dp_rank, dp_size=dp_size)
-        self._check_cp(cp_rank, cp_size)
+                slots_of(self.manifest, segment.first_step, dp_rank=dp_rank, dp_size=dp_size)
+        check_cp(self.manifest, cp_rank, cp_size)
         reader = self.another() if prefetch else self
-        found = (
-            batch
-            for step in range(first_step, self.num_steps)
-            for batch in reader.micro_batches(
-                step, dp_rank=dp_rank, dp_size=dp_size, cp_rank=cp_rank, cp_size=cp_size
-            )
+        steps = range(first_step, self.num_steps)
+        slots = (slots_of(self.manifest, step, dp_rank=dp_rank, dp_size=dp_size) for step in steps)
+        groups = (
+            group
+            for step, some in zip(steps, slots, strict=True)
+            for group in reader._groups(step, some, cp_rank, cp_size)
         )
-        return ahead(found, prefetch) if prefetch else found
+        if prefetch and first_step < self.num_steps:
+            groups = ahead(groups, -(-prefetch // self._together(first_step)))
+        return (view for group in groups for view in group)
 
     def padded_micro_batches(
         self,
@@ -159,14 +158,14 @@ class Reader(ABC):
             NotInSet: as `micro_batches`; also a degree whose plan has no padding.
             FormatError: damaged bytes.
         """
-        slots = self._slots(step, dp_rank=dp_rank, dp_size=dp_size)
+        slots = slots_of(self.manifest, step, dp_rank=dp_rank, dp_size=dp_size)
         pad_multiple = self.manifest.pad_multiple(cp_size)
         if cp_size != 1 and pad_multiple == 1:
             raise NotInSet(
                 f"no CP plan of degree {cp_size} with padding in {self.manifest.directory}; make "
-                f"one with: {self._replan(cp_size)} --strategy padded_head_tail"
+                f"one with: {replan_command(self.manifest, cp_size)} --strategy padded_head_tail"
             )
-        self._check_cp(cp_rank, cp_size)
+        check_cp(self.manifest, cp_rank, cp_size)
         return (
             padded_view(
                 self._packed(step, slot),
@@ -186,7 +185,7 @@ class Reader(ABC):
             NotInSet: no such step, slot or rank, or the degree has no plan.
             FormatError: damaged bytes.
         """
-        self._check_cp(cp_rank, cp_size)
+        check_cp(self.manifest, cp_rank, cp_size)
         cu_seqlens = self._plan_row(step, slot).list_of("cu_seqlens")
         return rank_exchange(cu_seqlens, self._cp_row(step, slot, cp_size), cp_rank, cp_size)
 
@@ -199,12 +198,12 @@ class Reader(ABC):
         Returns:
             int64, shape (micro-batches, cp_size), rows in the order of `micro_batches`.
         """
-        slots = self._slots(step, dp_rank=dp_rank, dp_size=dp_size)
-        self._check_cp(0, cp_size)
+        slots = slots_of(self.manifest, step, dp_rank=dp_rank, dp_size=dp_size)
+        check_cp(self.manifest, 0, cp_size)
         tokens = np.zeros((len(slots), cp_size), np.int64)
         for index, slot in enumerate(slots):
             if cp_size == 1:
-                tokens[index] = self._row("plan", step, slot).list_of("cu_seqlens")[-1]
+                tokens[index] = self._rows.row("plan", step, slot).list_of("cu_seqlens")[-1]
             else:
                 chunks = self.chunks(step, slot, cp_size)
                 length = np.where(chunks.piece >= 0, chunks.stop - chunks.start, 0)
@@ -227,20 +226,7 @@ class Reader(ABC):
             NotInSet: there are fewer steps.
             FormatError: the table of files is damaged.
         """
-        manifest = self.manifest
-        if not 0 <= stop_step <= self.num_steps:
-            raise NotInSet(
-                f"step {stop_step} is not in 0..{self.num_steps} of {manifest.directory}"
-            )
-        path = manifest.directory / "files.parquet"
-        files = read_table(path, schema.FILES, sha256=str(manifest.digests["files.parquet"]))
-        columns = (files[name].to_pylist() for name in ("path", "content_sha256"))
-        content = dict(zip(*columns, strict=True))
-        parts = manifest.part_of(stop_step - 1) + 1 if stop_step else 0
-        found = [content.get(f"shards/{schema.part_name(part)}.parquet") for part in range(parts)]
-        if None in found:
-            raise FormatError(f"lists no shards for part {found.index(None)}", path=path)
-        return sha256_bytes("".join(map(str, found)).encode())
+        return steps_digest(self.manifest, stop_step)
 
     def chunks(self, step: int, slot: int, cp_size: int) -> Chunks:
         """The CP plan of a micro-batch for a degree above 1.
@@ -249,8 +235,8 @@ class Reader(ABC):
             NotInSet: no such step or slot, or the degree has no plan.
             FormatError: damaged bytes.
         """
-        self._check_cp(0, cp_size)
-        row = self._row(f"cp={cp_size}", step, slot)
+        check_cp(self.manifest, 0, cp_size)
+        row = self._rows.row(f"cp={cp_size}", step, slot)
         return Chunks(
             cp_rank=row.list_of("cp_rank"),
             piece=row.list_of("piece"),
@@ -261,75 +247,50 @@ class Reader(ABC):
             considered=row.list_of("considered"),
         )
 
-    def _view(self, step: int, slot: int, cp_rank: int, cp_size: int) -> RankMicroBatch:
-        row = self._cp_row(step, slot, cp_size)
-        return rank_view(self._packed(step, slot), row, cp_rank, cp_size)
+    def _groups(
+        self, step: int, slots: Sequence[int], cp_rank: int, cp_size: int
+    ) -> Iterator[list[RankMicroBatch]]:
+        """A rank's micro-batches of a step, as many at a time as are made together.
+
+        Where that fails they are made one by one: an error comes in place of the micro-batch that
+        needs the bytes, after all before it.
+        """
+        size = self._together(step)
+        for at in range(0, len(slots), size):
+            some = slots[at : at + size]
+            try:
+                groups = [self._views(step, some, cp_rank, cp_size)]
+            except (FormatError, StoreError):
+                groups = (self._views(step, [slot], cp_rank, cp_size) for slot in some)
+            yield from groups
+
+    def _together(self, step: int) -> int:
+        return max(1, _TOGETHER_TOKENS // self.manifest.segment_of(step).context_length)
+
+    def _views(
+        self, step: int, slots: Sequence[int], cp_rank: int, cp_size: int
+    ) -> list[RankMicroBatch]:
+        rows = self._token_rows(step, slots)
+        cu_seqlens, pieces = rows.values("cu_seqlens"), rows.lengths("cu_seqlens") - 1
+        if cp_size == 1:
+            chunks = whole_pieces(cu_seqlens, pieces)
+        else:
+            table = self._rows.rows(f"cp={cp_size}", step, slots)
+            spans = Spans(*(table.values(name) for name in Spans._fields))
+            count = table.lengths("piece")
+            chunks = chunks_of_rank(cu_seqlens, pieces, spans, count, cp_rank)
+        workloads = rows.integers("workload").tolist()
+        return rank_views(
+            [(step, *place) for place in zip(slots, workloads, strict=True)],
+            chunks,
+            lambda chunks, out: self._fill(step, rows, chunks, out),
+            cp_rank=cp_rank,
+            cp_size=cp_size,
+        )
 
     def _cp_row(self, step: int, slot: int, cp_size: int) -> Chunks | None:
         return None if cp_size == 1 else self.chunks(step, slot, cp_size)
 
-    def _slots(self, step: int, *, dp_rank: int, dp_size: int) -> list[int]:
-        slots = self.manifest.segment_of(step).num_micro_batches
-        if dp_size < 1 or slots % dp_size:
-            allowed = [size for size in range(1, slots + 1) if slots % size == 0]
-            raise NotInSet(
-                f"dp_size {dp_size} does not divide the {slots} micro-batches of step {step}; "
-                f"use one of {allowed}, or plan with another num_micro_batches"
-            )
-        return slots_of_rank(
-            self.manifest.micro_batch_order,
-            dp_rank=dp_rank,
-            dp_size=dp_size,
-            num=slots // dp_size,
-        )
-
-    def _check_cp(self, cp_rank: int, cp_size: int) -> None:
-        if cp_size != 1 and cp_size not in self.manifest.cp_sizes:
-            raise NotInSet(
-                f"no CP plan of degree {cp_size} in {self.manifest.directory}, only of "
-                f"{[1, *self.manifest.cp_sizes]}; make one with: {self._replan(cp_size)}"
-            )
-        if not 0 <= cp_rank < cp_size:
-            raise NotInSet(f"cp_rank {cp_rank} is not in 0..{cp_size - 1}")
-
-    def _replan(self, cp_size: int) -> str:
-        """The command that plans a degree."""
-        return f"steelyard replan {shlex.quote(str(self.manifest.directory))} --cp-size {cp_size}"
-
     def _plan_row(self, step: int, slot: int) -> Row:
         """A row that has `cu_seqlens`, from the cheapest file at hand."""
-        return self._row("plan", step, slot)
-
-    def _row(self, folder: str, step: int, slot: int) -> Row:
-        """The row of a micro-batch in `folder`, whose parts have the plan's rows in its order."""
-        num_micro_batches, part, first = self._place(step)
-        if not 0 <= slot < num_micro_batches:
-            raise NotInSet(f"slot {slot} is not in 0..{num_micro_batches - 1} of step {step}")
-        place = (step - first) * num_micro_batches + slot
-        path = f"{folder}/{part}.parquet"
-        row = self._parts.row(path, place)
-        found = (row.integer("step"), row.integer("slot"))
-        if found != (step, slot):
-            raise FormatError(
-                f"row {place} is step {found[0]}, slot {found[1]}, must be step {step}, "
-                f"slot {slot}",
-                path=self.manifest.directory / path,
-            )
-        return row
-
-    def _find(self, step: int) -> tuple[int, str, int]:
-        """A step's number of micro-batches, the name of its part, and that part's first step."""
-        part = self.manifest.part_of(step)
-        num_micro_batches = self.manifest.segment_of(step).num_micro_batches
-        return num_micro_batches, schema.part_name(part), self.manifest.first_step_of(part)
-
-
-def _groups_of_a_step(manifest: Manifest) -> int:
-    """How many row groups to keep decoded, so that a step's rows never decode one twice.
-
-    A step may begin inside a group; groups of the plan and of a CP plan are needed beside. Where a
-    row is a group there is nothing to keep, and what is not kept stays in the processor's cache.
-    """
-    rows = manifest.rows_per_group
-    slots = max((segment.num_micro_batches for segment in manifest.segments), default=1)
-    return _SPARE_GROUPS + (0 if rows == 1 else -(-slots // rows) + 1)
+        return self._rows.row("plan", step, slot)

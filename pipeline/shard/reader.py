@@ -6,7 +6,7 @@ points into. Both give the same micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,8 +18,10 @@ from pipeline.shard.byte_files import as_path, is_remote
 from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.micro_batch import MicroBatch, PackedTokens
-from pipeline.shard.parts import Row
+from pipeline.shard.rank_chunks import RankChunks
 from pipeline.shard.rank_reader import Reader
+from pipeline.shard.rank_views import fill_packed
+from pipeline.shard.row_groups import Row, Rows
 from pipeline.shard.tables import FormatError, read_bytes
 from pipeline.shard.token_store import StoreError, TokenStore
 
@@ -63,11 +65,11 @@ class ShardReader(Reader):
     """Tokens from `shards/`."""
 
     def micro_batch(self, step: int, slot: int) -> MicroBatch:
-        row = self._row("shards", step, slot)
+        row = self._rows.row("shards", step, slot)
         return _micro_batch(row, self._packed(step, slot))
 
     def _packed(self, step: int, slot: int) -> PackedTokens:
-        row = self._row("shards", step, slot)
+        row = self._rows.row("shards", step, slot)
         return PackedTokens(
             step=step,
             slot=slot,
@@ -77,8 +79,14 @@ class ShardReader(Reader):
             workload=row.integer("workload"),
         )
 
+    def _token_rows(self, step: int, slots: Sequence[int]) -> Rows:
+        return self._rows.rows("shards", step, slots)
+
+    def _fill(self, step: int, rows: Rows, chunks: RankChunks, out: np.ndarray) -> np.ndarray:
+        return fill_packed(chunks, out, rows.each(schema.TOKENS), rows.values("last_labels"))
+
     def _plan_row(self, step: int, slot: int) -> Row:
-        return self._row("shards", step, slot)
+        return self._rows.row("shards", step, slot)
 
 
 class PlanReader(Reader):
@@ -99,21 +107,10 @@ class PlanReader(Reader):
 
     def _packed(self, step: int, slot: int) -> PackedTokens:
         row = self._plan_row(step, slot)
-        cu_seqlens, source = row.list_of("cu_seqlens"), row.list_of("source")
-        doc_id, start, stop = (row.list_of(name) for name in ("doc_id", "doc_start", "doc_stop"))
+        columns = [row.list_of(name) for name in _PIECES]
+        cu_seqlens = row.list_of("cu_seqlens")
         tokens = self._blocks.take((int(cu_seqlens[-1]),), self.manifest.dtype)
-        last_labels = np.empty(len(source), np.int64)
-        segment = self.manifest.segment_of(step)
-        for index in sorted(set(source.tolist())):
-            mine = np.flatnonzero(source == index)
-            last_labels[mine] = self._stores[index].gather_labelled(
-                doc_id[mine],
-                start[mine],
-                stop[mine],
-                most_taken=segment.most_taken(index),
-                out=tokens,
-                place=cu_seqlens[mine],
-            )
+        last_labels = self._gather(step, *columns, out=tokens)
         return PackedTokens(
             step=step,
             slot=slot,
@@ -122,6 +119,39 @@ class PlanReader(Reader):
             last_labels=last_labels,
             workload=row.integer("workload"),
         )
+
+    def _token_rows(self, step: int, slots: Sequence[int]) -> Rows:
+        return self._rows.rows("plan", step, slots)
+
+    def _fill(self, step: int, rows: Rows, chunks: RankChunks, out: np.ndarray) -> np.ndarray:
+        source, doc_id, doc_start, _ = (rows.values(name)[chunks.piece] for name in _PIECES)
+        start = doc_start + chunks.start
+        return self._gather(step, source, doc_id, start, start + chunks.length, out=out)
+
+    def _gather(
+        self,
+        step: int,
+        source: np.ndarray,
+        doc_id: np.ndarray,
+        start: np.ndarray,
+        stop: np.ndarray,
+        *,
+        out: np.ndarray,
+    ) -> np.ndarray:
+        """Write parts of documents back to back to `out`; the label of each one's last token."""
+        segment = self.manifest.segment_of(step)
+        found = [out[:0]] * len(source)
+        labels = np.empty(len(source), np.int64)
+        for index in sorted(set(source.tolist())):
+            mine = np.flatnonzero(source == index)
+            pieces, labels[mine] = self._stores[index].pieces(
+                doc_id[mine], start[mine], stop[mine], most_taken=segment.most_taken(index)
+            )
+            for place, piece in zip(mine.tolist(), pieces, strict=True):
+                found[place] = piece
+        if found:
+            np.concatenate(found, out=out, casting="same_kind")
+        return labels
 
     def _check_part(self, source: int, store: TokenStore, part: int) -> None:
         """Check a token part when it is first read from."""
@@ -133,6 +163,9 @@ class PlanReader(Reader):
             path = store.part_path(part, "tokens")
             raise FormatError(f"is damaged: {error}", path=path) from error
         self._intact.add((source, part))
+
+
+_PIECES = ("source", "doc_id", "doc_start", "doc_stop")
 
 
 def _micro_batch(row: Row, packed: PackedTokens) -> MicroBatch:

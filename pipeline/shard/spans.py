@@ -1,6 +1,6 @@
 """Ranges of integers and copies of ranges, many at once: what reading does for every micro-batch.
 
-Long spans are copied one by one, short ones by an index in one go; both give the same.
+Long spans are joined one after the other, short ones copied by an index; both give the same.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-_LONG = 128
-"""Mean length from which a copy a span was measured to beat one indexed copy."""
+_LONG = 64
+"""Mean length from which joining spans was measured to beat one indexed copy."""
 _FIRST_COUNT = 1 << 17
 
 
@@ -29,27 +29,20 @@ def spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 def fill_spans(out: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
     """As `spans`, into an array that has room for exactly these integers."""
-    if len(out) < _LONG * len(lengths):
+    if len(out) <= _LONG * len(lengths):
         out[:] = _indexed(starts, lengths)
-        return
-    numbers = counting(int((starts + lengths).max(initial=0)))
-    at = 0
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        out[at : at + length] = numbers[start : start + length]
-        at += length
+    else:
+        _join(counting(int((starts + lengths).max())), starts, lengths, out)
 
 
 def take_spans(
     values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, out: np.ndarray
 ) -> None:
     """Copy `values[start : start + length]` of each span to `out`, one after the other."""
-    if len(out) < _LONG * len(lengths):
+    if len(out) <= _LONG * len(lengths):
         out[:] = values[_indexed(starts, lengths)]
-        return
-    at = 0
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        out[at : at + length] = values[start : start + length]
-        at += length
+    else:
+        _join(values, starts, lengths, out)
 
 
 def counting(count: int) -> np.ndarray:
@@ -63,6 +56,11 @@ def boundaries(lengths: np.ndarray) -> np.ndarray:
     cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=cu_seqlens[1:])
     return cu_seqlens
+
+
+def _join(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> None:
+    places = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    np.concatenate([values[start:stop] for start, stop in places], out=out, casting="same_kind")
 
 
 def _indexed(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

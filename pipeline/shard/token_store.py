@@ -30,7 +30,6 @@ __all__ = ["TABLES", "StoreError", "StoreParts", "TokenStore"]
 
 TABLES = ("inputs.parquet", "parts.parquet", "lengths.u32", "rejects.parquet")
 _OPEN_PARTS = 1024
-_LONG_TOKENS = 256  # from this mean on, one piece after the other was measured to be faster
 _SHORT_TOKENS = 64  # below this mean, one indexed copy was measured to beat a copy a piece
 
 
@@ -110,64 +109,42 @@ class TokenStore:
         self._fill(doc_id, start, stop, ids, np.cumsum(tokens) - tokens)
         return ids
 
-    def gather_labelled(
-        self,
-        doc_id: Int64,
-        start: Int64,
-        stop: Int64,
-        *,
-        most_taken: int,
-        out: np.ndarray,
-        place: np.ndarray,
-    ) -> Int64:
-        """As `gather`, into `out` from `place` on for each piece, in one pass over the parts.
+    def pieces(
+        self, doc_id: Int64, start: Int64, stop: Int64, *, most_taken: int
+    ) -> tuple[list[np.ndarray], Int64]:
+        """The ids of many pieces where they lie, not copied, and the token after each.
 
         Args:
             doc_id: documents, int64, (pieces,).
             start: first token of each piece in its document, int64, (pieces,).
             stop: one past its last token, int64, (pieces,).
             most_taken: tokens of a document that are in use; what follows is no label.
-            out: of the store's dtype; places that no piece goes to stay as they are.
-            place: where each piece goes, integers, (pieces,).
 
         Returns:
-            the token after each piece, -100 where its document ends: int64, (pieces,).
+            read-only views of the mapped parts, of the store's dtype; the token after each piece,
+            -100 where its document ends: int64, (pieces,).
 
         Raises:
             StoreError: as `gather`.
         """
-        last_labels = np.full(len(doc_id), schema.NO_LABEL, np.int64)
-        if len(out) >= _LONG_TOKENS * len(doc_id):
-            self._fill_each(doc_id, start, stop, most_taken, out, place, last_labels)
-            return last_labels
-        for group, part, begin, end in self._fill(doc_id, start, stop, out, place):
-            goes_on = stop[group] < np.minimum(end - begin, most_taken)
-            after = (begin + stop[group])[goes_on]
-            last_labels[group[goes_on]] = self._part_tokens(part)[after]
-        return last_labels
-
-    def _fill_each(
-        self,
-        doc_id: Int64,
-        start: Int64,
-        stop: Int64,
-        most_taken: int,
-        out: np.ndarray,
-        place: np.ndarray,
-        last_labels: Int64,
-    ) -> None:
-        """`gather_labelled`, piece by piece: a few long pieces are spread over as many parts."""
         part = self.part_of(doc_id)
-        row = doc_id - self.parts.first_doc_id[part]
-        columns = [column.tolist() for column in (part, row, start, stop, place)]
-        for piece, (number, in_part, first, last, at) in enumerate(zip(*columns, strict=True)):
-            offsets, source = self._part_index(number), self._part_tokens(number)
-            begin, end = int(offsets[in_part]), int(offsets[in_part + 1])
-            if not 0 <= first <= last <= end - begin:
-                self._refuse(doc_id[piece], first, last, end - begin)
-            out[at : at + last - first] = source[begin + first : begin + last]
-            if last < min(end - begin, most_taken):
-                last_labels[piece] = source[begin + last]
+        row = (doc_id - self.parts.first_doc_id[part]).tolist()
+        numbers = part.tolist()
+        offsets = {number: self._part_index(number) for number in set(numbers)}
+        spans = [offsets[number].item(at) for number, at in zip(numbers, row, strict=True)]
+        ends = [offsets[number].item(at + 1) for number, at in zip(numbers, row, strict=True)]
+        begin = np.array(spans, np.int64)
+        length = np.array(ends, np.int64) - begin
+        for piece in np.flatnonzero((start < 0) | (stop < start) | (stop > length))[:1]:
+            self._refuse(*map(int, (doc_id[piece], start[piece], stop[piece], length[piece])))
+        tokens = {number: self._part_tokens(number) for number in offsets}
+        first, last = (begin + start).tolist(), (begin + stop).tolist()
+        places = zip(numbers, first, last, strict=True)
+        found = [tokens[number][one:other] for number, one, other in places]
+        labels = np.full(len(doc_id), schema.NO_LABEL, np.int64)
+        for piece in np.flatnonzero(stop < np.minimum(length, most_taken)).tolist():
+            labels[piece] = tokens[numbers[piece]][last[piece]]
+        return found, labels
 
     def _fill(
         self, doc_id: Int64, start: Int64, stop: Int64, out: np.ndarray, place: np.ndarray

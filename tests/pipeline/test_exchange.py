@@ -9,7 +9,8 @@ from packer.context_parallel import plan_context_parallel
 from packer.context_parallel.measures import CPMeter
 from packer.workload import Workload
 from pipeline.shard.exchange import RankExchange, rank_exchange
-from pipeline.shard.micro_batch import Chunks, rank_view
+from pipeline.shard.micro_batch import Chunks
+from pipeline.shard.rank_views import rank_view
 from tests.micro_batches import boundaries_of, chunks, chunks_of_owners, numbered
 
 # Of a piece of 8 tokens rank 0 holds 0 1 6 7, rank 1 holds 2 3 4 5; one of 4 is whole on rank 1.

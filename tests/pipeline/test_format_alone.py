@@ -4,7 +4,7 @@ from pathlib import Path
 
 import duckdb
 
-from pipeline.shard.micro_batch import rank_view
+from pipeline.shard.rank_views import rank_view
 from pipeline.shard.reader import open_shards
 from tests.changes import padded
 from tests.fixture_contents import LENGTHS, document_tokens

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shard.micro_batch import rank_view
+from pipeline.shard.rank_views import rank_view
 from pipeline.shard.spans import boundaries, spans
 from tests.micro_batches import boundaries_of, chunks, chunks_of_owners, micro_batch
 

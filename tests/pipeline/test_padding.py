@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from packer.context_parallel import CPOptions, plan_context_parallel
 from packer.workload import Workload
-from pipeline.shard.micro_batch import rank_view
 from pipeline.shard.padding import PaddedMicroBatch, padded_view
+from pipeline.shard.rank_views import rank_view
 from tests.micro_batches import chunks, micro_batch, numbered
 from tests.reference_padding import padded_head_tail, padded_pieces, rank_places
 

@@ -14,7 +14,8 @@ import pytest
 
 from packer.orders import ORDERS
 from pipeline.shard.manifest import load_manifest
-from pipeline.shard.micro_batch import MicroBatch, rank_view
+from pipeline.shard.micro_batch import MicroBatch
+from pipeline.shard.rank_views import rank_view
 from pipeline.shard.reader import Reader, open_plan, open_shards
 from pipeline.shard.tables import NotInSet
 from tests.changes import padded

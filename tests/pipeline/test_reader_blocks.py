@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.shard.blocks import Blocks
-from pipeline.shard.micro_batch import rank_view
+from pipeline.shard.rank_views import rank_view
 from tests.micro_batches import micro_batch
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from packer.context_parallel import DIAGNOSTIC, STRATEGIES, plan_context_parallel
 from packer.workload import Workload
 from pipeline.shard.exchange import rank_exchange
-from pipeline.shard.micro_batch import Chunks, rank_view
+from pipeline.shard.micro_batch import Chunks
+from pipeline.shard.rank_views import rank_view
 from tests.micro_batches import chunks, chunks_of_owners, numbered
 from tests.reference_attention import Result, inputs, varlen_attention, whole_attention
 from tests.reference_padding import padded_head_tail

@@ -238,16 +238,12 @@ class TestIntegrity:
             TokenStore(directory)
 
 
-class TestGatherLabelled:
-    """Ids in given places, and the token after each piece; both ways of finding them."""
+class TestPieces:
+    """Ids where they lie, and the token after each piece."""
 
-    @pytest.fixture(params=[0, 1 << 40], ids=["piece by piece", "at once"])
-    def long_tokens(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-        monkeypatch.setattr(token_store, "_LONG_TOKENS", request.param)
-        return request.param
-
-    @pytest.mark.usefixtures("long_tokens")
-    def test_pieces_lie_in_their_places_with_the_tokens_after_them(self, store: TokenStore) -> None:
+    def test_pieces_come_in_the_order_asked_for_with_the_tokens_after_them(
+        self, store: TokenStore
+    ) -> None:
         documents = [store.tokens_of(doc_id).tolist() for doc_id in range(store.documents)]
         rng = np.random.default_rng(3)
         ends = cut = 0
@@ -256,33 +252,23 @@ class TestGatherLabelled:
             length = np.minimum([len(documents[number]) for number in doc_id], most_taken)
             start = rng.integers(0, length)
             stop = np.where(rng.random(len(doc_id)) < 0.5, length, rng.integers(start, length) + 1)
-            size = stop - start
-            order = rng.permutation(len(doc_id))
-            place = np.empty(len(doc_id), np.int64)
-            place[order] = np.cumsum(size[order]) - size[order] + 3
-            out = np.full(3 + size.sum(), 7, store.dtype)
-            last = store.gather_labelled(
-                doc_id, start, stop, most_taken=most_taken, out=out, place=place
-            )
-            assert out[:3].tolist() == [7, 7, 7]
-            columns = (doc_id, start, stop, place, last, length)
-            for number, first, end, at, label, taken in zip(*columns, strict=True):
-                piece = documents[number][first:end]
-                assert out[at : at + end - first].tolist() == piece
+            pieces, last = store.pieces(doc_id, start, stop, most_taken=most_taken)
+            columns = (doc_id, start, stop, pieces, last, length)
+            for number, first, end, piece, label, taken in zip(*columns, strict=True):
+                assert piece.tolist() == documents[number][first:end]
+                assert piece.dtype == store.dtype
+                assert not piece.flags.writeable
                 assert label == (documents[number][end] if end < taken else -100)
                 ends, cut = ends + (label == -100), cut + (label != -100)
         assert min(ends, cut) > 10
 
-    @pytest.mark.usefixtures("long_tokens")
     @pytest.mark.parametrize(("start", "stop"), [(-1, 1), (2, 1), (0, 3)])
     def test_tokens_that_a_document_does_not_have_are_refused(
         self, store: TokenStore, start: int, stop: int
     ) -> None:
         columns = (np.array([value], np.int64) for value in (0, start, stop))
         with pytest.raises(StoreError, match=f"tokens {start} to {stop} of document 0.*it has 2"):
-            store.gather_labelled(
-                *columns, most_taken=9, out=np.zeros(9, store.dtype), place=np.array([0])
-            )
+            store.pieces(*columns, most_taken=9)
 
     def test_a_part_is_announced_before_it_is_mapped(self, path: Path) -> None:
         opened: list[int] = []
