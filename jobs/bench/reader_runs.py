@@ -1,9 +1,9 @@
 """One way of reading, in a process of its own: `python -m jobs.bench.reader_runs WAY ROOT`.
 
 Every way gives the same micro-batches: token ids, labels and positions as int64, boundaries as
-int32. Where a library only gives ids, labels and positions are made by our own code, so what
-differs is the reading; for each micro-batch as it comes, while our readers make small ones several
-at a time. A first pass is not timed; it warms caches and digests all that was read, so that equal
+int32. Where a library only gives ids, labels and positions are made by our own code, for small
+micro-batches several at a time as our readers do, so what differs is the reading. A first pass is
+not timed; it warms caches and digests all that was read, so that equal
 work is not a matter of trust. Prints one JSON object.
 """
 
@@ -18,13 +18,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
 
-from pipeline.shard.micro_batch import PackedTokens, RankMicroBatch
-from pipeline.shard.rank_views import rank_view
+from pipeline.shard.micro_batch import RankMicroBatch
+from pipeline.shard.rank_chunks import RankChunks, whole_pieces
+from pipeline.shard.rank_reader import TOGETHER_TOKENS
+from pipeline.shard.rank_views import fill_packed, rank_views
 from pipeline.shard.reader import Reader, open_plan, open_shards
 
 ROUNDS = 4
@@ -60,11 +62,11 @@ def mapped(root: Path) -> Callable[[], Batches]:
     ids = np.memmap(root / "flat/tokens.bin", _dtype(root), mode="r").view(np.ndarray)
     starts = np.concatenate([[0], np.cumsum(pieces["tokens"])]).tolist()
 
-    def read() -> Batches:
+    def read() -> Iterator[_Packed]:
         for number in range(len(starts) - 1):
-            yield columns.view(number, ids[starts[number] : starts[number + 1]])
+            yield columns.packed(number, ids[starts[number] : starts[number + 1]])
 
-    return read
+    return lambda: _views(read())
 
 
 def megatron(root: Path) -> Callable[[], Batches]:
@@ -76,7 +78,7 @@ def megatron(root: Path) -> Callable[[], Batches]:
     columns = _Pieces(pieces)
     doc_id, doc_start = pieces["doc_id"].tolist(), pieces["doc_start"].tolist()
 
-    def read() -> Batches:
+    def read() -> Iterator[_Packed]:
         for number in range(len(columns)):
             first, last = columns.pieces_of(number)
             bounds = columns.cu_seqlens(number)
@@ -84,9 +86,9 @@ def megatron(root: Path) -> Callable[[], Batches]:
             ends = bounds.tolist()
             for piece, start, stop in zip(range(first, last), ends, ends[1:], strict=False):
                 tokens[start:stop] = dataset.get(doc_id[piece], doc_start[piece], stop - start)
-            yield columns.view(number, tokens)
+            yield columns.packed(number, tokens)
 
-    return read
+    return lambda: _views(read())
 
 
 def streaming(root: Path) -> Callable[[], Batches]:
@@ -104,12 +106,12 @@ def streaming(root: Path) -> Callable[[], Batches]:
                 writer.write({"tokens": view.tokens.astype(dtype), "cu": bounds, "last": last})
     dataset = LocalDataset(str(root / "mds"))
 
-    def read() -> Batches:
+    def read() -> Iterator[_Packed]:
         for number in range(len(dataset)):
             sample = dataset[number]
-            yield _view(columns.place(number), sample["tokens"], sample["cu"], sample["last"])
+            yield _Packed(columns.place(number), sample["tokens"], sample["cu"], sample["last"])
 
-    return read
+    return lambda: _views(read())
 
 
 WAYS: dict[str, Callable[[Path], Callable[[], Batches]]] = {
@@ -146,6 +148,15 @@ def run(way: str, root: Path) -> dict[str, Any]:
     }
 
 
+class _Packed(NamedTuple):
+    """A micro-batch as it was read: step and slot, ids, boundaries, the labels of pieces' ends."""
+
+    place: tuple[int, int]
+    tokens: np.ndarray
+    cu_seqlens: np.ndarray
+    last_labels: np.ndarray
+
+
 class _Pieces:
     """The table of pieces, cut into micro-batches."""
 
@@ -171,9 +182,9 @@ class _Pieces:
         first, last = self.pieces_of(number)
         return self._last[first:last]
 
-    def view(self, number: int, tokens: np.ndarray) -> RankMicroBatch:
+    def packed(self, number: int, tokens: np.ndarray) -> _Packed:
         bounds, last = self.cu_seqlens(number), self.last_labels(number)
-        return _view(self.place(number), tokens, bounds, last)
+        return _Packed(self.place(number), tokens, bounds, last)
 
 
 class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -203,20 +214,31 @@ def _all(reader: Reader) -> Batches:
         yield from reader.micro_batches(step, dp_rank=0, dp_size=1)
 
 
-def _view(
-    place: tuple[int, int], tokens: np.ndarray, cu_seqlens: np.ndarray, last_labels: np.ndarray
-) -> RankMicroBatch:
-    """The view of the only rank; other tools' data have no workloads, and nobody asks."""
-    step, slot = place
-    packed = PackedTokens(
-        step=step,
-        slot=slot,
-        tokens=tokens,
-        cu_seqlens=cu_seqlens,
-        last_labels=last_labels,
-        workload=0,
-    )
-    return rank_view(packed, None, 0, 1)
+def _views(found: Iterator[_Packed]) -> Batches:
+    """The views of the only rank, made together until they hold as much as our readers' groups."""
+    held: list[_Packed] = []
+    tokens = 0
+    for packed in found:
+        if held and tokens + len(packed.tokens) > TOGETHER_TOKENS:
+            yield from _group(held)
+            held, tokens = [], 0
+        held.append(packed)
+        tokens += len(packed.tokens)
+    yield from _group(held)
+
+
+def _group(held: list[_Packed]) -> list[RankMicroBatch]:
+    """Other tools' data have no workloads, and nobody asks."""
+    pieces = np.array([len(packed.last_labels) for packed in held])
+    chunks = whole_pieces(np.concatenate([packed.cu_seqlens for packed in held]), pieces)
+    last_labels = np.concatenate([packed.last_labels for packed in held])
+    tokens = [packed.tokens for packed in held]
+
+    def fill(chunks: RankChunks, out: np.ndarray) -> np.ndarray:
+        return fill_packed(chunks, out, tokens, last_labels)
+
+    places = [(*packed.place, 0) for packed in held]
+    return rank_views(places, chunks, fill, cp_rank=0, cp_size=1)
 
 
 def _dtype(root: Path) -> str:

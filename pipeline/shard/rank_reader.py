@@ -26,7 +26,7 @@ from pipeline.shard.steps_digest import steps_digest
 from pipeline.shard.store_tables import StoreError
 from pipeline.shard.tables import FormatError, NotInSet
 
-_TOGETHER_TOKENS = 1 << 16
+TOGETHER_TOKENS = 1 << 16
 """Tokens of micro-batches that are made together: their arrays fit in the cache of a core."""
 
 
@@ -265,7 +265,7 @@ class Reader(ABC):
             yield from groups
 
     def _together(self, step: int) -> int:
-        return max(1, _TOGETHER_TOKENS // self.manifest.segment_of(step).context_length)
+        return max(1, TOGETHER_TOKENS // self.manifest.segment_of(step).context_length)
 
     def _views(
         self, step: int, slots: Sequence[int], cp_rank: int, cp_size: int

@@ -126,7 +126,7 @@ def test_how_many_are_made_together_changes_nothing(
 ):
     reader = open_set(directory)
     expected = [reader._views(step, [slot], 0, 1)[0] for step in range(STEPS) for slot in (0, 1)]
-    monkeypatch.setattr(rank_reader, "_TOGETHER_TOKENS", tokens)
+    monkeypatch.setattr(rank_reader, "TOGETHER_TOKENS", tokens)
     for prefetch in (0, 1, 3):
         found = list(reader.batches(dp_rank=0, dp_size=1, prefetch=prefetch))
         for view, other in zip(found, expected, strict=True):
