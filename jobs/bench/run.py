@@ -19,6 +19,7 @@ from jobs.bench import (
     packing,
     reader,
     search,
+    stages,
     table2,
 )
 
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "huge": huge.run,
     "reader": reader.run,
     "growth": growth.run,
+    "stages": stages.run,
 }
 
 

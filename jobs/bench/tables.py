@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.bench import cp_tables, curves_tables, loss_tables
+from jobs.bench import cp_tables, curves_tables, loss_tables, scale_tables
 from jobs.bench.machine import RESULTS
 
 _COMMANDS = {
@@ -249,6 +249,10 @@ PAGES: dict[str, dict[str, tuple[str, Table]]] = {
     "docs/CONTEXT_PARALLEL.md": {
         "cp": ("cp", cp_tables.strategies_table),
         "exchange": ("cp", cp_tables.exchange_table),
+    },
+    "docs/SCALE.md": {
+        "growth": ("growth", scale_tables.growth_table),
+        "stages": ("stages", scale_tables.stages_table),
     },
     "docs/TRAINING.md": {"loss": ("loss", loss_tables.loss_table)},
 }

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from jobs.bench import growth, scale_tables, stages
 from jobs.bench.huge import write_both
 from jobs.bench.mixed import gather, write_mixed
 from jobs.bench.peers.convert import parse_ranks, tokenizer_json
@@ -269,3 +270,29 @@ def test_the_table_of_reading_shows_shares_of_the_mmap_and_reasons() -> None:
         "| 131,072 | uint32 | raw mmap | XXH3 | 600 | 120 | 1.00 | no |",
         "| 131,072 | uint32 | other (x==1) | XXH3 | not installed: a / b | | | |",
     ]
+
+
+def test_planning_a_larger_corpus_is_measured_on_lengths_alone(tmp_path: Path) -> None:
+    growth.write_lengths(tmp_path / "lengths.u32", 30_000)
+    row = growth.measure_plan(tmp_path, "reorder", 20_000)
+    assert row["documents"] == row["pieces"] == 20_000
+    lengths = np.fromfile(tmp_path / "lengths.u32", "<u4", count=20_000)
+    assert row["tokens"] == lengths.sum()
+    assert row["steps"] > 0 < row["peak_mib"]
+    assert row["plan"] > 0 < row["scratch"]
+    assert not (tmp_path / "out").exists()
+    (line,) = scale_tables.growth_table([row])[2:]
+    assert line.startswith("| `reorder` | 20,000 | 0.0B |")
+
+
+@pytest.mark.slow
+def test_stages_are_those_of_a_build_and_its_check(tmp_path: Path) -> None:
+    rows = stages.stages(tmp_path, 1.5)
+    names = [row["stage"] for row in rows]
+    assert names == [
+        "tokenize text", "plan", "move: read runs", "move: write shards", "cp plan 2", "cp plan 4",
+        "verify",
+    ]  # fmt: skip
+    assert len({row["tokens"] for row in rows}) == 1
+    shown = scale_tables.stages_table([{**rows[0], "tokens_per_cpu_s": 10**6}])[2:]
+    assert shown == ["| tokenize text | 1.0M | 278 | 4,167 | 4.17 |"]
