@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out
 STEPS ?= 30
+KILLS ?= 10
 RANKS ?= 4
 SETTINGS ?=
 CONFIG ?= jobs/configs/demo.toml
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: setup demo train shards report test test-slow check format bench bench-peers curves loss-curves gpu-check clean
+.PHONY: setup demo train shards report test test-slow check format bench bench-peers curves loss-curves chaos gpu-check clean
 
 setup: $(VENV)/installed
 
@@ -81,6 +82,10 @@ loss-curves: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m jobs.bench.loss_curves --store $(OUT)/demo/store \
 	  --sets $(OUT)/loss-sets
 	$(BIN)/python -m jobs.bench.tables
+
+# Kills, flipped bits, damage, fuzzing and full disks; some ten minutes on two cores.
+chaos: setup
+	$(BIN)/python -m jobs.chaos --kills $(KILLS)
 
 # On a machine with a CUDA device, some minutes: kernels, MFU of a layer, a profile, CP strategies.
 gpu-check: setup

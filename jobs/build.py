@@ -149,8 +149,11 @@ def _finished(root: Path, keys: dict[str, Any], reporter: Reporter) -> BuildResu
     """What is there already, when it is what the configuration asks for."""
     manifest = load_manifest(root)
     have = dict(manifest.fingerprints)
-    changed = [name for name in ("tokenize", "plan", "rows_per_group") if have[name] != keys[name]]
-    same_cp = keys["context_parallel"].items() <= have["context_parallel"].items()
+    changed = [
+        name for name in ("tokenize", "plan", "rows_per_group") if have.get(name) != keys[name]
+    ]
+    have_cp = dict(have.get("context_parallel") or {})
+    same_cp = keys["context_parallel"].items() <= have_cp.items()
     if "plan" not in changed and not same_cp:
         changed.append("context_parallel")
     if changed:

@@ -55,6 +55,7 @@ def main() -> None:
 def exit_status(error: Exception) -> int | None:
     """1 for a set that breaks a law, 2 for the user's mistake, None for a bug of ours."""
     from jobs.build import OtherConfiguration
+    from jobs.executor import ClusterError
     from packer.packing.packer import PackingError
     from pipeline.config import ConfigError
     from pipeline.lock import Busy
@@ -71,6 +72,7 @@ def exit_status(error: Exception) -> int | None:
         return 1
     mistakes = (
         Busy,
+        ClusterError,
         ConfigError,
         FormatError,
         NotInSet,

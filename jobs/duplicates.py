@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jobs.executor import Executor
 from jobs.progress import Reporter
+from jobs.stamped import check_stamps, is_as_expected, read_stamped
 from jobs.units import Unit, run_units
 from pipeline.ledger import Ledger, Receipt
 from pipeline.reading.listing import SourceError
@@ -28,14 +29,17 @@ def compare_ids(
     key: str,
     directory: Path,
     splits: Sequence[Split],
+    stamps: Sequence[str],
     executor: Executor,
     ledger: Ledger,
     reporter: Reporter,
 ) -> None:
     """Leave the numbers of records that repeat an id in the store's directory.
 
+    `stamps` says how each split's files were stamped when the driver digested them.
+
     Raises:
-        SourceError: no record has an id.
+        SourceError: no record has an id, or a file changed while it was read.
         RejectsError: records repeat one, and the source says to stop.
     """
     buckets = num_buckets(sum(split.num_bytes for split in splits))
@@ -48,10 +52,16 @@ def compare_ids(
             executor,
             ledger,
             key,
-            write_ids,
+            _write_ids,
             units,
             stage,
-            intact=lambda receipt: ids_are_there(directory, receipt["split"]),
+            intact=lambda index, receipt: (
+                is_as_expected(receipt, stamps[index])
+                and ids_are_there(directory, receipt["split"])
+            ),
+            check=lambda index, receipt: check_stamps(
+                receipt, stamps[index], source.name, splits[index]
+            ),
         )
     ids = sum(receipt["ids"] for receipt in found)
     without = sum(receipt["without_id"] for receipt in found)
@@ -97,5 +107,9 @@ def _compare(
             find_duplicates,
             units,
             stage,
-            intact=lambda receipt: duplicates_are_there(directory, receipt["bucket"]),
+            intact=lambda _, receipt: duplicates_are_there(directory, receipt["bucket"]),
         )
+
+
+def _write_ids(split: Split, source: SourceConfig, directory: Path, buckets: int) -> Receipt:
+    return read_stamped(split, lambda: write_ids(split, source, directory, buckets))

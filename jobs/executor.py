@@ -27,6 +27,15 @@ _WORKER_ENVIRONMENT = {
 }
 
 
+_RETRIES = 3
+"""How often Ray runs a task again whose worker died."""
+_AGAIN = "run the same command again, it goes on where this run stopped"
+
+
+class ClusterError(RuntimeError):
+    """Ray lost a worker too often, a node, or itself; the message says what to do."""
+
+
 class Executor(Protocol):
     """Runs tasks and hands back each result as it comes."""
 
@@ -72,9 +81,8 @@ class RayExecutor:
         self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
         import ray
-        from ray.exceptions import RayTaskError
 
-        task = ray.remote(num_cpus=1, max_retries=3)(function)
+        task = ray.remote(num_cpus=1, max_retries=_RETRIES)(function)
         running: dict[Any, int] = {}
         waiting = iter(enumerate(arguments))
         while True:
@@ -85,21 +93,20 @@ class RayExecutor:
                 running[task.remote(*args)] = index
             if not running:
                 return
-            done, _ = ray.wait(list(running), num_returns=1)
+            with _clear():
+                done, _ = ray.wait(list(running), num_returns=1)
             for reference in done:
                 index = running.pop(reference)
-                try:
-                    yield index, ray.get(reference)
-                except RayTaskError as error:
-                    raise (error.cause or error) from None
+                with _clear():
+                    result = ray.get(reference)
+                yield index, result
 
     def map_in_order(
         self, function: Callable[[Given], Made], items: Iterable[Given]
     ) -> Iterator[Made]:
         import ray
-        from ray.exceptions import RayTaskError
 
-        task = ray.remote(num_cpus=1, max_retries=3)(_call)
+        task = ray.remote(num_cpus=1, max_retries=_RETRIES)(_call)
         running: deque[Any] = deque()
         waiting = iter(items)
         while True:
@@ -107,15 +114,48 @@ class RayExecutor:
                 running.append(task.remote(function, item))
             if not running:
                 return
-            try:
+            with _clear():
                 made: Any = ray.get(running.popleft())
-            except RayTaskError as error:
-                raise (error.cause or error) from None
             yield made
 
 
 def _call(function: Callable[[Given], Made], item: Given) -> Made:
     return function(item)
+
+
+@contextlib.contextmanager
+def _clear() -> Iterator[None]:
+    """What a task raised as it was raised there; what befell Ray in one line."""
+    from ray.exceptions import (
+        LocalRayletDiedError,
+        NodeDiedError,
+        OutOfMemoryError,
+        RayError,
+        RayTaskError,
+        WorkerCrashedError,
+    )
+
+    try:
+        yield
+    except RayTaskError as error:
+        raise (error.cause or error) from None
+    except OutOfMemoryError as error:
+        raise ClusterError(
+            "Ray ended a worker because its machine was short of memory, and again each time it "
+            f"was retried; lower job.workers or shards.split_bytes and shards.run_tokens, then "
+            f"{_AGAIN}"
+        ) from error
+    except WorkerCrashedError as error:
+        raise ClusterError(
+            f"a worker of Ray died {_RETRIES + 1} times at one task; if the system killed it for "
+            f"memory (see dmesg), lower job.workers; then {_AGAIN}"
+        ) from error
+    except (LocalRayletDiedError, NodeDiedError) as error:
+        raise ClusterError(f"Ray's process on a machine (the raylet) died; {_AGAIN}") from error
+    except RayError as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        reason = lines[0].strip() if lines else type(error).__name__
+        raise ClusterError(f"Ray failed: {reason}; {_AGAIN}") from error
 
 
 @contextlib.contextmanager
@@ -144,14 +184,23 @@ def _init(settings: JobSettings) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = settings.address or os.environ.get("RAY_ADDRESS")  # `ray job submit` sets it
     if address is not None:
-        environment = {"env_vars": _WORKER_ENVIRONMENT}
-        ray.init(address=address, runtime_env=environment, logging_level=logging.ERROR)
-        return
-    os.environ.update(_WORKER_ENVIRONMENT)
-    ray.init(
-        address="local",  # and not a cluster that happens to run on this machine
-        num_cpus=settings.workers or os.cpu_count() or 1,
-        include_dashboard=False,
-        object_store_memory=settings.object_store_mb << 20,
-        logging_level=logging.ERROR,
-    )
+        options: dict[str, Any] = {
+            "address": address,
+            "runtime_env": {"env_vars": _WORKER_ENVIRONMENT},
+        }
+        advice = "correct job.address, or start a cluster there with: ray start --head"
+    else:
+        os.environ.update(_WORKER_ENVIRONMENT)
+        options = {
+            "address": "local",  # and not a cluster that happens to run on this machine
+            "num_cpus": settings.workers or os.cpu_count() or 1,
+            "include_dashboard": False,
+            "object_store_memory": settings.object_store_mb << 20,
+        }
+        advice = 'run the same command again, or set job.executor = "local" to do without Ray'
+    try:
+        ray.init(logging_level=logging.ERROR, **options)
+    except Exception as error:  # Ray raises what comes to hand, bare Exception among it
+        ray.shutdown()
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise ClusterError(f"Ray did not start: {lines[0].rstrip('.')}; {advice}") from error

@@ -87,7 +87,7 @@ def plan_cp(
             _write_cp_part,
             units,
             stage,
-            intact=lambda receipt: _is_there(out, receipt),
+            intact=lambda _, receipt: _is_there(out, receipt),
         )
     return [FileReceipt.from_dict(receipt) for receipt in receipts]
 
@@ -133,7 +133,7 @@ def move_tokens(
                 scatter_run,
                 runs,
                 stage,
-                intact=lambda receipt: run_path(
+                intact=lambda _, receipt: run_path(
                     Path(job.scratch), receipt["group"], "offsets"
                 ).exists(),
             )
@@ -145,7 +145,7 @@ def move_tokens(
             _assemble_shard,
             shards,
             stage,
-            intact=lambda receipt: _is_there(root, receipt),
+            intact=lambda _, receipt: _is_there(root, receipt),
         )
     return [FileReceipt.from_dict(receipt) for receipt in receipts]
 

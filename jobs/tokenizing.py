@@ -9,12 +9,13 @@ from pathlib import Path
 from jobs.duplicates import compare_ids
 from jobs.executor import Executor
 from jobs.progress import Reporter
+from jobs.stamped import check_stamps, is_as_expected, read_stamped, without_stamps
 from jobs.units import Unit, run_units
 from pipeline.config import RunConfig, fingerprint
 from pipeline.ledger import Ledger, Receipt
 from pipeline.lock import exclusive
 from pipeline.publish import WORK
-from pipeline.reading.inputs import digest_inputs
+from pipeline.reading.inputs import look_at, word_of
 from pipeline.reading.listing import InputFile, SourceError, list_inputs
 from pipeline.reading.sample import sample_texts
 from pipeline.reading.splits import Split, plan_splits
@@ -41,6 +42,8 @@ class Corpus:
     inputs: tuple[InputFile, ...]
     digests: tuple[str, ...]
     """XXH3-128 of each file."""
+    stamps: tuple[str | None, ...]
+    """Of each file, taken before it was digested."""
     key: str
     directory: Path
     """The token store's; it may not be there yet."""
@@ -64,13 +67,14 @@ def find_corpora(config: RunConfig, identity: TokenizerIdentity, root: Path) -> 
                     "choose another --out or shards.store"
                 )
         cache = root / WORK / f"inputs-{source.name}.json"
-        digests = digest_inputs(inputs, cache=cache)
-        key = store_key(source, inputs, digests, identity, config.shards.split_bytes)
+        seen = look_at(inputs, cache=cache)
+        key = store_key(source, inputs, seen.digests, identity, config.shards.split_bytes)
         corpora.append(
             Corpus(
                 source=source,
                 inputs=inputs,
-                digests=digests,
+                digests=seen.digests,
+                stamps=seen.stamps,
                 key=key,
                 directory=store_root / f"{source.name}-{key[:16]}",
                 digest_cache=cache,
@@ -175,7 +179,10 @@ def _make_store(
         for split in splits
     ]
 
+    expected = [word_of([corpus.stamps[file] for file in split.files]) for split in splits]
+
     def check(index: int, receipt: Receipt) -> None:
+        check_stamps(receipt, expected[index], name, splits[index])
         start = splits[index].start
         check_stop_on(
             receipt["rejected"],
@@ -191,7 +198,9 @@ def _make_store(
         reporter.stage(f"tokenize {name}", total=total, unit="bytes") as stage,
     ):
         if corpus.source.id_column is not None:
-            compare_ids(corpus.source, corpus.key, directory, splits, executor, ledger, reporter)
+            compare_ids(
+                corpus.source, corpus.key, directory, splits, expected, executor, ledger, reporter
+            )
         receipts = run_units(
             executor,
             ledger,
@@ -199,10 +208,13 @@ def _make_store(
             _tokenize_split,
             units,
             stage,
-            intact=lambda receipt: part_is_there(directory, StorePartReceipt.from_dict(receipt)),
+            intact=lambda index, receipt: (
+                is_as_expected(receipt, expected[index])
+                and part_is_there(directory, StorePartReceipt.from_dict(without_stamps(receipt)))
+            ),
             check=check,
         )
-        if digest_inputs(corpus.inputs, cache=corpus.digest_cache) != corpus.digests:
+        if look_at(corpus.inputs, cache=corpus.digest_cache).digests != corpus.digests:
             ledger.remove()  # its parts may hold either content
             raise SourceError(
                 f"source {name!r}: a file changed while it was read; run again when its files are "
@@ -215,7 +227,7 @@ def _make_store(
             identity=identity,
             inputs=corpus.inputs,
             digests=corpus.digests,
-            receipts=[StorePartReceipt.from_dict(receipt) for receipt in receipts],
+            receipts=[StorePartReceipt.from_dict(without_stamps(receipt)) for receipt in receipts],
             splits=splits,
             keep_columns=corpus.source.keep_columns,
             given_ends=corpus.source.given_ends,
@@ -232,4 +244,4 @@ def _parts_key(corpus: Corpus, identity: TokenizerIdentity) -> str:
 def _tokenize_split(
     split: Split, source: SourceConfig, identity: TokenizerIdentity, directory: Path
 ) -> Receipt:
-    return tokenize_split(split, source, identity, directory).as_dict()
+    return read_stamped(split, lambda: tokenize_split(split, source, identity, directory).as_dict())

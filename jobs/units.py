@@ -28,7 +28,7 @@ def run_units(
     units: Sequence[Unit],
     stage: Stage,
     *,
-    intact: Callable[[Receipt], bool] = lambda receipt: True,
+    intact: Callable[[int, Receipt], bool] = lambda index, receipt: True,
     check: Callable[[int, Receipt], None] = lambda index, receipt: None,
 ) -> list[Receipt]:
     """Do every unit once and return their receipts in the order of `units`.
@@ -40,14 +40,14 @@ def run_units(
         function: the task; returns a JSON-able receipt.
         units: what is to be done.
         stage: progress; a receipt's `documents` and `tokens` are counted where it has them.
-        intact: whether a recorded unit's files are still there.
+        intact: by a unit's place and receipt, whether its files are still there.
         check: is shown every unit's place and receipt, and may raise; what was recorded stays.
     """
     receipts: list[Receipt | None] = [None] * len(units)
     missing = []
     for index, unit in enumerate(units):
         receipt = ledger.receipt(key, unit.name)
-        if receipt is not None and intact(receipt):
+        if receipt is not None and intact(index, receipt):
             receipts[index] = receipt
             check(index, receipt)
             _advance(stage, unit, receipt)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import xxhash
 
-from pipeline.shard.atomic import write_atomically
+from pipeline.shard.atomic import named_when_full, write_atomically
 
 Receipt = dict[str, Any]
 
@@ -31,12 +31,9 @@ class Ledger:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = path.read_bytes() if path.exists() else b""
         good = 0
-        for line in text.splitlines(keepends=True):
-            entry = _parse(line)
-            if entry is None:
-                break
+        for entry, length in _entries(text):
             self._receipts[entry["unit"]] = entry["key"], entry["receipt"]
-            good += len(line)
+            good += length
         if good < len(text):
             write_atomically(path, text[:good])
         self._file = path.open("ab")
@@ -55,13 +52,14 @@ class Ledger:
         self._append([("", unit, None) for unit in units if unit in self._receipts])
 
     def _append(self, entries: list[tuple[str, str, Receipt | None]]) -> None:
-        for key, unit, receipt in entries:
-            entry = {"key": key, "unit": unit, "receipt": receipt}
-            body = json.dumps(entry, sort_keys=True, separators=(",", ":"))
-            self._file.write(f"{_checksum(body)} {body}\n".encode())
-            self._receipts[unit] = key, receipt
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with named_when_full(self.path):
+            for key, unit, receipt in entries:
+                entry = {"key": key, "unit": unit, "receipt": receipt}
+                body = json.dumps(entry, sort_keys=True, separators=(",", ":"))
+                self._file.write(f"{_checksum(body)} {body}\n".encode())
+                self._receipts[unit] = key, receipt
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def remove(self) -> None:
         """Forget everything: the stage is published elsewhere."""
@@ -76,6 +74,20 @@ class Ledger:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def entries_of(content: bytes) -> Iterator[dict[str, Any]]:
+    """Entries of a ledger's bytes up to the first torn line: `key`, `unit`, `receipt` or None."""
+    return (entry for entry, _ in _entries(content))
+
+
+def _entries(content: bytes) -> Iterator[tuple[dict[str, Any], int]]:
+    """The same, each with the bytes of its line."""
+    for line in content.splitlines(keepends=True):
+        entry = _parse(line)
+        if entry is None:
+            return
+        yield entry, len(line)
 
 
 def _checksum(body: str) -> str:

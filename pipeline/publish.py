@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +20,11 @@ import pyarrow as pa
 from pipeline.shard import digests, schema
 from pipeline.shard.atomic import write_atomically
 from pipeline.shard.manifest import Manifest
-from pipeline.shard.tables import read_table
+from pipeline.shard.tables import FormatError, read_table
 from pipeline.shard.writer import FileReceipt, RowGroup, write_parquet
 
 _STAGED = ("row_groups.parquet", "files.parquet", "manifest.sha256", "manifest.json")
+_NAME = re.compile(r"(plan|shards|cp=[1-9][0-9]*)/[0-9]+\.parquet|steps\.parquet|tail\.parquet")
 WORK = ".build"
 """Working state inside a set's directory; no part of the set."""
 
@@ -130,10 +132,16 @@ def read_receipts(manifest: Manifest) -> list[FileReceipt]:
     """The receipts that a published set was made from, in the order of files.parquet.
 
     Raises:
-        FormatError: one of the two tables is damaged.
+        FormatError: one of the two tables is damaged, or lists a file that is no part of a set.
     """
     root, named = manifest.directory, manifest.digests
     files = read_table(root / "files.parquet", schema.FILES, named["files.parquet"])
+    for path in files["path"].to_pylist():
+        if not _NAME.fullmatch(path or ""):
+            raise FormatError(
+                f"lists {path!r}, which no set has; it must not be built upon",
+                path=root / "files.parquet",
+            )
     row_groups = read_table(
         root / "row_groups.parquet", schema.ROW_GROUPS, named["row_groups.parquet"]
     )

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_state
 from trainer.errors import TrainerError
 from trainer.lineage import Lineage
 from trainer.model import Stage
+from trainer.safe_loading import SafePlanner, SafeReader
 
 _OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True, strict=False)
 
@@ -59,7 +60,7 @@ def load(path: Path, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups
     ]
     try:
-        load_state(state, checkpoint_id=path)
+        load_state(state, storage_reader=SafeReader(path), planner=SafePlanner())
     except (CheckpointException, RuntimeError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise TrainerError(

@@ -10,17 +10,29 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.config import fingerprint
 from pipeline.reading.listing import InputFile
-from pipeline.reading.storage import digest_file, stamp
+from pipeline.reading.storage import digest_file, is_url, stamp
 from pipeline.shard.atomic import write_atomically
 
 _THREADS = 8
 
 
-def digest_inputs(inputs: Sequence[InputFile], *, cache: Path) -> tuple[str, ...]:
-    """XXH3-128 of each file's content, in order.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What files were when they were looked at; both lists are parallel to the files."""
+
+    digests: tuple[str, ...]
+    """XXH3-128 of each file's content."""
+    stamps: tuple[str | None, ...]
+    """Taken before the content was read."""
+
+
+def look_at(inputs: Sequence[InputFile], *, cache: Path) -> Seen:
+    """Digest files, but for those that an earlier run saw with the stamp that they have.
 
     Args:
         inputs: the files of one source.
@@ -37,7 +49,22 @@ def digest_inputs(inputs: Sequence[InputFile], *, cache: Path) -> tuple[str, ...
         found = tuple(pool.map(look, inputs))
     entries = {file.path: entry for file, entry in zip(inputs, found, strict=True)}
     write_atomically(cache, json.dumps(entries).encode())
-    return tuple(digest for _, digest in found)
+    return Seen(
+        digests=tuple(digest for _, digest in found), stamps=tuple(stamp for stamp, _ in found)
+    )
+
+
+def stamps_now(paths: Sequence[str]) -> tuple[str | None, ...]:
+    """The stamps that files have now, (files,)."""
+    if not any(map(is_url, paths)):
+        return tuple(map(stamp, paths))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return tuple(pool.map(stamp, paths))
+
+
+def word_of(stamps: Sequence[str | None]) -> str:
+    """Stamps in one short word, for receipts."""
+    return fingerprint(list(stamps))[:32]
 
 
 def _read(cache: Path) -> dict[str, list[str]]:

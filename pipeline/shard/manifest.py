@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow as pa
 from packer.orders import ORDERS
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_bytes
+from pipeline.shard.fields import from_fields
 from pipeline.shard.tables import FormatError, NotInSet, read_bytes, read_table
 
 __all__ = [
@@ -34,7 +35,6 @@ __all__ = [
 
 EVERYTHING = 1 << 62
 """More tokens than any document has."""
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,10 +224,10 @@ def load_manifest(directory: str | Path) -> Manifest:
     if not _exists(path):
         raise no_set(directory)
     data = read_bytes(path)
-    stated = read_bytes(directory / "manifest.sha256").decode("ascii", "replace").strip()
-    if sha256_bytes(data) != stated:
+    stated = read_bytes(directory / "manifest.sha256").decode("ascii", "replace")
+    if stated not in (sha256_bytes(data), f"{sha256_bytes(data)}\n"):
         raise FormatError(
-            f"its SHA-256 is {sha256_bytes(data)}, manifest.sha256 says {stated}; "
+            f"its SHA-256 is {sha256_bytes(data)}, manifest.sha256 says {stated.strip()!r}; "
             "one of the two is damaged",
             path=path,
         )
@@ -241,9 +241,12 @@ def load_manifest(directory: str | Path) -> Manifest:
     steps = read_table(directory / "steps.parquet", schema.STEPS, listed["steps.parquet"])
     try:
         manifest = _manifest(directory, document, steps)
-    except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"a field is missing or malformed: {error!r}", path=path) from error
-    _check(manifest, steps, path)
+        _check(manifest, steps, path)
+    except FormatError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = str(error) if isinstance(error, ValueError) else repr(error)
+        raise FormatError(f"a field is missing or malformed: {reason}", path=path) from error
     return manifest
 
 
@@ -279,60 +282,54 @@ def _parse(data: bytes, path: Path) -> dict[str, Any]:
             "program reads; use a newer steelyard",
             path=path,
         )
-    if not isinstance(document.get("digests"), dict):
-        raise FormatError("holds no digests", path=path)
+    needed = {"digests": ("files.parquet", "row_groups.parquet"), "tokenizer": ("name",)}
+    for field, names in needed.items():
+        held = document.get(field)
+        if not isinstance(held, dict):
+            raise FormatError(f"holds no {field}", path=path)
+        for name in names:
+            if not isinstance(held.get(name), str):
+                raise FormatError(f"{field} does not hold {name}", path=path)
     return document
 
 
 def _manifest(directory: Path, document: dict[str, Any], steps: pa.Table) -> Manifest:
-    return Manifest(
-        directory=directory,
-        sources=tuple(_fields(Source, entry) for entry in document["sources"]),
-        workload=_workload(document["workload"]),
-        segments=tuple(parse_segment(entry) for entry in document["segments"]),
-        step_part=_column(steps, "part"),
-        step_targets=_column(steps, "targets"),
-        **{name: document[name] for name in _PLAIN_FIELDS},
-    )
-
-
-_PLAIN_FIELDS = (
-    "version", "dtype", "tokenizer", "micro_batch_order", "rows_per_group", "totals", "balance",
-    "cp", "config", "fingerprints", "digests",
-)  # fmt: skip
+    made = {
+        "directory": directory,
+        "sources": tuple(from_fields(Source, entry) for entry in document["sources"]),
+        "workload": _workload(document["workload"]),
+        "segments": tuple(parse_segment(entry) for entry in document["segments"]),
+        "step_part": _column(steps, "part"),
+        "step_targets": _column(steps, "targets"),
+    }
+    return from_fields(Manifest, document | made)
 
 
 def parse_segment(entry: dict[str, Any]) -> Segment:
-    sources = tuple(_fields(SegmentSource, source) for source in entry["sources"])
+    sources = tuple(from_fields(SegmentSource, source) for source in entry["sources"])
     thresholds = tuple(entry["thresholds"])
-    return _fields(Segment, {**entry, "sources": sources, "thresholds": thresholds})
+    return from_fields(Segment, {**entry, "sources": sources, "thresholds": thresholds})
 
 
 def _workload(entry: dict[str, Any]) -> WorkloadModel:
     rest = {name: entry[name] for name in entry if name not in ("model", "scale", "constant")}
-    return _fields(WorkloadModel, {**entry, "parameters": rest})
-
-
-def _fields(kind: Callable[..., Result], entry: dict[str, Any]) -> Result:
-    """The dataclass from a JSON object; fields that it does not know are left aside."""
-    known = cast(Any, kind).__dataclass_fields__
-    return kind(**{name: entry[name] for name in known})
+    return from_fields(WorkloadModel, {**entry, "parameters": rest})
 
 
 def _column(table: pa.Table, name: str) -> np.ndarray:
     return table.column(name).combine_chunks().to_numpy(zero_copy_only=False)
 
 
-def _check_degrees(cp: object, path: Path) -> None:
+def _check_degrees(cp: Mapping[str, Any], path: Path) -> None:
     """`cp` is an object of objects, by degrees as they are written in the names of folders."""
-    if not isinstance(cp, dict):
-        raise FormatError("cp is not an object", path=path)
     for degree, entry in cp.items():
         is_number = degree.isascii() and degree.isdigit() and degree == str(int(degree))
         if not is_number or int(degree) < 2:
             raise FormatError(f"cp has {degree!r}; it must have degrees, 2 and more", path=path)
         if not isinstance(entry, dict):
             raise FormatError(f"cp.{degree} is not an object", path=path)
+        if not isinstance(entry.get("strategy"), str):
+            raise FormatError(f"cp.{degree} does not say its strategy", path=path)
 
 
 def _check(manifest: Manifest, steps: pa.Table, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +30,18 @@ class FormatError(ValueError):
         super().__init__(f"{path}{place}: {message}")
         self.path = str(path)
         self.row_group = row_group
+
+    def __reduce__(self) -> tuple[Callable[..., FormatError], tuple[object, ...]]:
+        return _restored, (type(self), self.args, self.path, self.row_group)
+
+
+def _restored(
+    kind: type[FormatError], args: tuple[object, ...], path: str, row_group: int | None
+) -> FormatError:
+    """An error that comes from another process, its message as it was."""
+    error = kind("", path=path, row_group=row_group)
+    error.args = args
+    return error
 
 
 def row_group_name(row_group: int) -> str:

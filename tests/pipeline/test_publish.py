@@ -6,6 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -18,6 +19,7 @@ from pipeline.lock import Busy, exclusive
 from pipeline.publish import publish, read_receipts, recover
 from pipeline.shard.atomic import atomic_path
 from pipeline.shard.manifest import Manifest
+from pipeline.shard.tables import FormatError
 from pipeline.shard.writer import FileReceipt, write_part, write_table
 
 
@@ -74,6 +76,22 @@ def test_a_publication_cut_short_is_finished_by_the_next_opener(
     text = (tmp_path / "manifest.json").read_bytes()
     assert json.loads(text)["run"] == "new"
     assert (tmp_path / "manifest.sha256").read_text().strip() == hashlib.sha256(text).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["../plan/00000.parquet", "/etc/00000.parquet", "cp=../0.parquet"])
+def test_a_listed_file_outside_the_set_is_refused(tmp_path: Path, name: str) -> None:
+    (part,) = parts_of(tmp_path)
+    tables = {
+        "files.parquet": module._files_table([replace(part, path=name)]),
+        "row_groups.parquet": module._row_groups_table([]),
+    }
+    digests = {}
+    for table, rows in tables.items():
+        module.write_parquet(rows, tmp_path / table)
+        digests[table] = hashlib.sha256((tmp_path / table).read_bytes()).hexdigest()
+    manifest = cast(Manifest, SimpleNamespace(directory=tmp_path, digests=digests))
+    with pytest.raises(FormatError, match="which no set has"):
+        read_receipts(manifest)
 
 
 def test_a_failed_write_leaves_neither_the_file_nor_its_temporary(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_damaged_row_group_digests_stop_the_opening(tmp_path: Path, data: SetDat
         ({"format": "other"}, "is not a steelyard manifest"),
         ({"dtype": "int8"}, "dtype is 'int8'"),
         ({"micro_batch_order": "zigzag"}, "'zigzag' is not known"),
-        ({"cp": []}, "cp is not an object"),
+        ({"cp": []}, r"cp is \[\], must be an object"),
         ({"cp": {"x": {}}}, "cp has 'x'; it must have degrees"),
         ({"cp": {"02": {}}}, "cp has '02'; it must have degrees"),
         ({"cp": {"0": {}}}, "cp has '0'; it must have degrees"),

@@ -86,6 +86,12 @@ class TestLines:
         found, rejects = read_lines(tmp_path / "a.jsonl", line.encode())
         assert (len(found), rejects) == (1, [])
 
+    @pytest.mark.parametrize("end", [b"", b"\\", b'"'])
+    def test_a_string_without_an_end_is_passed_over_once(self, tmp_path: Path, end: bytes) -> None:
+        """Tried again from every place in it, such a line would take for ever."""
+        line = b'{"text": "a", "b' + b"[ word \\" * 20_000 + b'\\"[' * 20_000 + end
+        assert read_lines(tmp_path / "a.jsonl", line) == ([], [(0, 0, "broken_json")])
+
     def test_blank_lines_are_no_records_but_count_as_lines(self, tmp_path: Path) -> None:
         content = b'\n{"text": "a"}\n  \r\n\n{"text": "b"}\n\n'
         found = read_lines(tmp_path / "a.jsonl", content)

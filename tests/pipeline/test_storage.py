@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from pipeline.reading import storage
 from pipeline.reading.formats import resolve_formats
-from pipeline.reading.inputs import digest_inputs
+from pipeline.reading.inputs import look_at
 from pipeline.reading.listing import SourceError, list_inputs
 from pipeline.reading.records.read import read_records
 from pipeline.reading.splits import plan_splits
@@ -215,13 +215,13 @@ class TestObjectStorage:
         )
         source = remote_source(options, "again")
         cache = tmp_path / "cache.json"
-        first = digest_inputs(list_inputs(source), cache=cache)
+        first = look_at(list_inputs(source), cache=cache).digests
         assert len(read) == 2
-        assert digest_inputs(list_inputs(source), cache=cache) == first
+        assert look_at(list_inputs(source), cache=cache).digests == first
         assert len(read) == 2
         write_tree(tmp_path / "again", {"a.txt": "six"})  # of the same size, in the same second
         upload(tmp_path, bucket)
-        second = digest_inputs(list_inputs(source), cache=cache)
+        second = look_at(list_inputs(source), cache=cache).digests
         assert (second[0] != first[0], second[1] == first[1]) == (True, True)
 
     def test_a_bucket_that_is_not_there_is_one_line(self, options: str) -> None:

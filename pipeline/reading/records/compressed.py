@@ -14,6 +14,8 @@ import zstandard
 from pipeline.reading.storage import open_stream
 
 _READ_BYTES = 1 << 18
+_MOST_WINDOW = 1 << 31
+"""Memory that a file may demand for what it repeats; `zstd --long=31` writes such files."""
 _ZSTD_READ_BYTES = 1 << 11  # a few bytes can hold megabytes of one repeated character
 
 
@@ -47,7 +49,7 @@ def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _unzstd(file: BinaryIO) -> Iterator[bytes]:
-    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
     frame, started = decompressor.decompressobj(), False
     while content := file.read(_ZSTD_READ_BYTES):
         while content:
@@ -89,7 +91,7 @@ def _bunzip2(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _unxz(file: BinaryIO) -> Iterator[bytes]:
-    return _streamed(lzma.LZMADecompressor, file)
+    return _streamed(lambda: lzma.LZMADecompressor(memlimit=_MOST_WINDOW), file)
 
 
 _DECOMPRESSORS: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {

@@ -27,8 +27,9 @@ from pipeline.settings.documents import SourceConfig
 
 MAX_DEPTH = 200
 """Deepest nesting of a record."""
-_BRACKETS = re.compile(rb'"(?:[^"\\]+|\\.)*"|[\[\]{}]', re.DOTALL)
-"""Brackets, and whole strings, in which brackets mean nothing."""
+_BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+"""Brackets, and whole strings, in which brackets mean nothing; one without an end goes to the last
+byte. Nothing is tried twice, so no line takes more than one pass."""
 
 
 def json_records(split: Split, source: SourceConfig) -> Iterator[Outcome]:

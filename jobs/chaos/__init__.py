@@ -1,0 +1,1 @@
+"""Faults on purpose: what a build, a set and a reader do when something goes wrong."""

@@ -1,0 +1,189 @@
+"""A build survives: kills, flips, damage, and input that nobody should have written."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from jobs.chaos import bombs, damage, environment, flips, fuzz, kills, result, workers
+from jobs.chaos.result import Case
+from jobs.chaos.runs import lost_units, receipts
+from jobs.chaos.small_set import SmallSet, WrongToken, meet
+from jobs.cli import exit_status
+from jobs.executor import ClusterError, LocalExecutor, open_executor
+from pipeline.config import JobSettings
+from pipeline.reading.listing import SourceError
+from pipeline.shard.tables import FormatError
+from tests.jobs.small_run import DyingExecutor, build_with, digests
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> SmallSet:
+    return SmallSet(tmp_path_factory.mktemp("small"))
+
+
+def unheld(cases: Iterator[Case]) -> list[str]:
+    tried = list(cases)
+    assert tried
+    return [f"{case.fault}: {case.done}: {case.seen}" for case in tried if not case.held]
+
+
+def test_a_flipped_bit_in_any_file_is_found_and_never_read(small: SmallSet) -> None:
+    assert unheld(flips.flip_bits(small, 0, seed=1)) == []
+
+
+def test_a_reader_that_gave_another_token_would_be_noticed(small: SmallSet) -> None:
+    place = next(iter(small.truth))
+    tokens, labels = small.truth[place]
+    small.truth[place] = tokens ^ 1, labels
+    try:
+        assert [met.line for met in small.read()] == [
+            f"steelyard: {WrongToken('step 0, slot 0')!r}"
+        ] * 2
+    finally:
+        small.truth[place] = tokens, labels
+
+
+@pytest.mark.slow
+def test_damage_of_every_kind_is_named(small: SmallSet, tmp_path: Path) -> None:
+    assert unheld(damage.damage(small, SmallSet(tmp_path, seed=9))) == []
+
+
+def test_a_manifest_of_a_newer_version_is_refused_with_advice(small: SmallSet) -> None:
+    with damage.edited(small.root, lambda document: document.update(version=2)):
+        met = small.verified()
+    assert met.status == 1
+    assert "use a newer steelyard" in met.line
+
+
+@pytest.mark.parametrize("kind", ["fuzz_configs", "fuzz_records", "fuzz_manifests"])
+def test_what_is_fuzzed_is_taken_or_refused_in_a_line(
+    kind: str, small: SmallSet, tmp_path: Path
+) -> None:
+    room = () if kind == "fuzz_manifests" else (tmp_path,)
+    assert unheld(getattr(fuzz, kind)(small, 40, 2, *room)) == []
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(values=st.dictionaries(
+    st.sampled_from(["version", "dtype", "sources", "segments", "cp", "workload", "digests",
+                     "rows_per_group", "micro_batch_order", "tokenizer", "totals"]),
+    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+                 lambda inner: st.lists(inner, max_size=3)
+                 | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5),
+    min_size=1, max_size=3,
+))  # fmt: skip
+def test_any_value_of_any_manifest_field_is_taken_or_refused(
+    values: dict[str, Any], small: SmallSet
+) -> None:
+    with damage.edited(small.root, lambda document: document.update(values)):
+        assert small.verified().status in (0, 1, 2)
+
+
+def test_a_small_file_that_expands_beyond_the_longest_line_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = "from pipeline.reading.records import lines, outcome\n"
+    limit += "lines.MAX_LINE_BYTES, outcome.MAX_TEXT_BYTES = 1 << 23, 1 << 22\n"
+    monkeypatch.setattr(bombs, "_READ", limit + bombs._READ)
+    monkeypatch.setattr(bombs, "_BLOCK", 1 << 22)
+    assert unheld(bombs.bombs(tmp_path, line_bytes=1 << 24)) == []
+
+
+def test_units_without_a_receipt_are_counted_as_lost(
+    small: SmallSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_with(DyingExecutor(4), small.config, tmp_path, monkeypatch)
+    assert {unit for _, unit in receipts(tmp_path)} == {
+        "ids/00000",
+        "ids/00001",
+        "repeats/0",
+        "00000",
+    }
+    assert lost_units(tmp_path, 0) == ["00001"]  # written, but its receipt never came
+    build_with(LocalExecutor(), small.config, tmp_path, monkeypatch)
+    assert digests(tmp_path) == digests(small.root)
+
+
+def test_a_file_changed_and_changed_back_between_two_runs_leaves_no_trace(
+    small: SmallSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(small.config.sources[0].paths[0])
+    content, times = path.read_bytes(), path.stat()
+
+    class Changes(LocalExecutor):
+        """The file is another one, as long as the first, when the workers read it."""
+
+        def map(self, function: Any, arguments: Any) -> Iterator[tuple[int, Any]]:
+            path.write_bytes(content.replace(b"heavy", b"HEAVY"))
+            return super().map(function, arguments)
+
+    with pytest.raises(SourceError, match=r"changed while it was read: .*lines\.jsonl"):
+        build_with(Changes(), small.config, tmp_path, monkeypatch)
+    path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    build_with(LocalExecutor(), small.config, tmp_path, monkeypatch)
+    assert digests(tmp_path) == digests(small.root)
+
+
+def test_an_error_of_the_format_comes_from_another_process_as_it_was() -> None:
+    error = FormatError("is damaged", path="a", row_group=3)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.path, again.row_group) == (str(error), "a", 3)
+    assert exit_status(again) == 2
+
+
+def test_the_table_says_what_did_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    monkeypatch.setattr(result, "Console", lambda **_: Console(file=text, width=120))
+    cases = [
+        Case(fault="bit flipped", done="a, byte 3", held=True, figures={"most MB": 3, "kept": 2}),
+        Case(fault="bit flipped", done="b, byte 1", held=False, seen="verify found nothing",
+             figures={"most MB": 7, "kept": 2}),
+    ]  # fmt: skip
+    result.show(cases)
+    assert "│ bit flipped │     2 │    1 │ 7 most MB, 4 kept │" in text.getvalue()
+    assert "bit flipped: b, byte 1: verify found nothing" in text.getvalue()
+    assert json.loads(cases[0].as_json())["held"] is True
+
+
+def dies(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.ray
+def test_a_worker_that_always_dies_is_one_clear_line() -> None:
+    with (
+        open_executor(JobSettings(executor="ray", workers=1, object_store_mb=80)) as executor,
+        pytest.raises(ClusterError, match=r"died 4 times at one task.*run the same command again"),
+    ):
+        list(executor.map(dies, [(1,)]))
+    assert meet(lambda: (_ for _ in ()).throw(ClusterError("x"))).status == 2
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_killed_drivers_and_workers_leave_the_same_set(tmp_path: Path) -> None:
+    whole = kills.Undisturbed(tmp_path, documents=200)
+    assert unheld(kills.kill_drivers(whole, 2, seed=0)) == []
+    assert unheld(workers.kill_workers(whole, 2, seed=0)) == []
+
+
+@pytest.mark.slow
+def test_a_build_outlives_what_befalls_its_surroundings(tmp_path: Path) -> None:
+    assert unheld(environment.faults(tmp_path)) == []
