@@ -83,6 +83,7 @@ class RayExecutor:
         import ray
 
         task = ray.remote(num_cpus=1, max_retries=_RETRIES)(function)
+        named = task.options(name=_title(function, *arguments[:1]))
         running: dict[Any, int] = {}
         waiting = iter(enumerate(arguments))
         while True:
@@ -90,7 +91,7 @@ class RayExecutor:
                 index, args = next(waiting, (-1, None))
                 if args is None:
                     break
-                running[task.remote(*args)] = index
+                running[named.remote(*args)] = index
             if not running:
                 return
             with _clear():
@@ -117,6 +118,12 @@ class RayExecutor:
             with _clear():
                 made: Any = ray.get(running.popleft())
             yield made
+
+
+def _title(function: Callable[..., Any], arguments: tuple[Any, ...] = ()) -> str:
+    """What lists of processes show of a worker: the function, or that which it is given to call."""
+    called = arguments[0] if arguments and callable(arguments[0]) else function
+    return called.__name__
 
 
 def _call(function: Callable[[Given], Made], item: Given) -> Made:

@@ -18,12 +18,13 @@ from jobs.searching import searching
 from jobs.units import Unit, run_units
 from pipeline.config import RunConfig, fingerprint
 from pipeline.describe import dtype_of, rows_per_group
-from pipeline.ledger import Ledger, Receipt
+from pipeline.ledger import Ledger, Receipt, remove_ledger
 from pipeline.materialize import MoveJob, assemble_shard, scatter_run
 from pipeline.planning.cp_plans import CPJob, write_cp_part
 from pipeline.planning.plan import write_plan
 from pipeline.planning.runs import RunGroups, inverse_is_there, run_path
 from pipeline.publish import WORK
+from pipeline.shard.atomic import remove_temporary
 from pipeline.shard.manifest import EVERYTHING
 from pipeline.shard.token_store import TokenStore
 from pipeline.shard.writer import FileReceipt
@@ -159,15 +160,17 @@ def clean_up(root: Path) -> None:
     """Remove what only an unfinished set needs: scratch, as large as the tokens, and the ledger."""
     for path in (root / WORK).glob("scratch-*"):
         shutil.rmtree(path, ignore_errors=True)
-    (root / WORK / "ledger.jsonl").unlink(missing_ok=True)
+    remove_ledger(root / WORK / "ledger.jsonl")
 
 
 def sweep(root: Path, parts: Sequence[FileReceipt]) -> None:
     """Remove plan, shard and CP files that an unfinished build with other settings left."""
     kept = {part.path for part in parts}
+    remove_temporary(root)
     for folder in ("plan", "shards", "cp=*"):
-        parts_there = [*root.glob(f"{folder}/[0-9]*.parquet"), *root.glob(f"{folder}/.*.tmp")]
-        for path in sorted(parts_there):
+        for directory in root.glob(folder):
+            remove_temporary(directory)
+        for path in sorted(root.glob(f"{folder}/[0-9]*.parquet")):
             if path.relative_to(root).as_posix() not in kept:
                 log.warning("removing %s: left by an unfinished build with other settings", path)
                 path.unlink()

@@ -12,7 +12,7 @@ from jobs.progress import Reporter
 from jobs.stamped import check_stamps, is_as_expected, read_stamped, without_stamps
 from jobs.units import Unit, run_units
 from pipeline.config import RunConfig, fingerprint
-from pipeline.ledger import Ledger, Receipt
+from pipeline.ledger import Ledger, Receipt, remove_ledger
 from pipeline.lock import exclusive
 from pipeline.publish import WORK
 from pipeline.reading.inputs import look_at, word_of
@@ -138,7 +138,7 @@ def tokenize(
     with exclusive(directory.parent / WORK / directory.name):
         if (directory / "source.json").exists():
             remove_leftovers(directory)
-            (directory / _LEDGER).unlink(missing_ok=True)
+            remove_ledger(directory / _LEDGER)
             reporter.line(f"tokenize {name}: there already")
         else:
             splits = plan_splits(corpus.source, corpus.inputs, split_bytes=split_bytes)

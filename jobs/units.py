@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jobs.executor import Executor
 from jobs.progress import Stage
-from pipeline.ledger import Ledger, Receipt
+from pipeline.ledger import Ledger, Receipt, write_note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ def run_units(
     receipts: list[Receipt | None] = [None] * len(units)
     missing = []
     for index, unit in enumerate(units):
-        receipt = ledger.receipt(key, unit.name)
+        receipt = ledger.receipt(key, unit.name) or _take_note(ledger, key, unit.name)
         if receipt is not None and intact(index, receipt):
             receipts[index] = receipt
             check(index, receipt)
@@ -54,13 +55,31 @@ def run_units(
         else:
             missing.append(index)
     ledger.forget(units[index].name for index in missing)
-    for place, receipt in executor.map(function, [units[index].arguments for index in missing]):
+    tasks = [
+        (function, ledger.note_path(units[index].name), key, units[index]) for index in missing
+    ]
+    for place, receipt in executor.map(_do_and_note, tasks):
         unit = units[missing[place]]
         ledger.record(key, unit.name, receipt)
         receipts[missing[place]] = receipt
         check(missing[place], receipt)
         _advance(stage, unit, receipt)
     return [receipt for receipt in receipts if receipt is not None]
+
+
+def _do_and_note(function: Callable[..., Receipt], note: Path, key: str, unit: Unit) -> Receipt:
+    """A worker's part: a unit that was finished is known even where its driver died meanwhile."""
+    receipt = function(*unit.arguments)
+    write_note(note, key, unit.name, receipt)
+    return receipt
+
+
+def _take_note(ledger: Ledger, key: str, name: str) -> Receipt | None:
+    """Record what a worker noted."""
+    receipt = ledger.noted(key, name)
+    if receipt is not None:
+        ledger.record(key, name, receipt)
+    return receipt
 
 
 def _advance(stage: Stage, unit: Unit, receipt: Receipt) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -44,19 +45,33 @@ class Ledger:
         return receipt if found == key else None
 
     def record(self, key: str, unit: str, receipt: Receipt) -> None:
-        """Declare a unit finished; its files must be in place."""
+        """Declare a unit finished; its files must be in place. A note of it is needed no more."""
         self._append([(key, unit, receipt)])
+        self.note_path(unit).unlink(missing_ok=True)
 
     def forget(self, units: Iterable[str]) -> None:
         """Declare units unfinished whose files are about to be written."""
-        self._append([("", unit, None) for unit in units if unit in self._receipts])
+        gone = list(units)
+        for unit in gone:
+            self.note_path(unit).unlink(missing_ok=True)
+        self._append([("", unit, None) for unit in gone if unit in self._receipts])
+
+    def note_path(self, unit: str) -> Path:
+        """Where the worker that finishes a unit notes its receipt, for `noted`."""
+        return notes_of(self.path) / f"{unit.replace('/', '-')}.json"
+
+    def noted(self, key: str, unit: str) -> Receipt | None:
+        """What a worker noted that finished a unit when there was no driver to tell; or None."""
+        path = self.note_path(unit)
+        note = _parse(path.read_bytes()) if path.exists() else None
+        if note is None or (note["key"], note["unit"]) != (key, unit):
+            return None
+        return note["receipt"]
 
     def _append(self, entries: list[tuple[str, str, Receipt | None]]) -> None:
         with named_when_full(self.path):
             for key, unit, receipt in entries:
-                entry = {"key": key, "unit": unit, "receipt": receipt}
-                body = json.dumps(entry, sort_keys=True, separators=(",", ":"))
-                self._file.write(f"{_checksum(body)} {body}\n".encode())
+                self._file.write(_line(key, unit, receipt))
                 self._receipts[unit] = key, receipt
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -64,7 +79,7 @@ class Ledger:
     def remove(self) -> None:
         """Forget everything: the stage is published elsewhere."""
         self.close()
-        self.path.unlink(missing_ok=True)
+        remove_ledger(self.path)
 
     def close(self) -> None:
         self._file.close()
@@ -74,6 +89,22 @@ class Ledger:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def remove_ledger(path: Path) -> None:
+    """Remove a ledger that nobody has open, and workers' notes."""
+    path.unlink(missing_ok=True)
+    shutil.rmtree(notes_of(path), ignore_errors=True)
+
+
+def notes_of(path: Path) -> Path:
+    """The folder of workers' notes beside a ledger."""
+    return path.with_suffix(".notes")
+
+
+def write_note(path: Path, key: str, unit: str, receipt: Receipt) -> None:
+    """Note a finished unit's receipt, whose files are in place; a worker's part of `noted`."""
+    write_atomically(path, _line(key, unit, receipt))
 
 
 def entries_of(content: bytes) -> Iterator[dict[str, Any]]:
@@ -88,6 +119,12 @@ def _entries(content: bytes) -> Iterator[tuple[dict[str, Any], int]]:
         if entry is None:
             return
         yield entry, len(line)
+
+
+def _line(key: str, unit: str, receipt: Receipt | None) -> bytes:
+    entry = {"key": key, "unit": unit, "receipt": receipt}
+    body = json.dumps(entry, sort_keys=True, separators=(",", ":"))
+    return f"{_checksum(body)} {body}\n".encode()
 
 
 def _checksum(body: str) -> str:

@@ -17,8 +17,8 @@ from pipeline.publish import WORK
 
 STAGES = ("start", "ids", "tokenize", "plan", "runs", "shards", "cp plans", "publish")
 _SOURCES = 3
-_MOST_IN_FLIGHT = 4
-"""Units that two workers run, and as many that the driver handed out ahead or has not recorded."""
+_MOST_IN_FLIGHT = 2
+"""Units that two workers run at a time; what they ended they have noted."""
 _AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """Processes of Ray that run none of our tasks and may outlive a killed driver for a while."""
 _POLL_S = 0.002

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pipeline.ledger import entries_of
+from pipeline.ledger import entries_of, notes_of
 from pipeline.publish import WORK
 
 ROOT = Path(__file__).parents[2]
@@ -135,19 +135,20 @@ def stages_done(root: Path) -> dict[str, int]:
 def _files(root: Path, stage: str, prefix: str = "") -> Iterator[Path]:
     """Files of a stage's units under their own names, or with a prefix before these."""
     folder, _, name = _PIECES[stage][0].rpartition("/")
-    for path in root.glob(f"{folder}/{prefix}{name}{'.tmp' if prefix else ''}"):
+    for path in root.glob(f"{folder}/{prefix}{name}{'.*.tmp' if prefix else ''}"):
         if path.name.startswith(".") == bool(prefix):
             yield path
 
 
 def receipts(root: Path) -> set[tuple[str, str]]:
-    """Units that a ledger has, with the ledger's folder."""
+    """Units that a ledger has, or a worker's note beside it, with the ledger's folder."""
     done: set[tuple[str, str]] = set()
     for path in [root / WORK / "ledger.jsonl", *root.glob("store/*/ledger.jsonl")]:
-        if path.exists():
-            for entry in entries_of(path.read_bytes()):
-                place = (path.parent.as_posix(), entry["unit"])
-                (done.discard if entry["receipt"] is None else done.add)(place)
+        for file in [path, *notes_of(path).glob("[!.]*.json")]:
+            if file.exists():
+                for entry in entries_of(file.read_bytes()):
+                    place = (path.parent.as_posix(), entry["unit"])
+                    (done.discard if entry["receipt"] is None else done.add)(place)
     return done
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,15 +29,15 @@ def named_when_full(path: Path) -> Iterator[None]:
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary name to write to; on success it is synced and renamed to `path`.
 
-    The temporary name is the same for every try, so a killed writer leaves at most one file, which
-    the next try overwrites.
+    Every try has a name of its own, `.NAME.RANDOM.tmp`, since a worker whose driver was killed may
+    still write when the next run begins. What a killed writer leaves is for `remove_temporary`.
 
     Raises:
         OSError: among others a full disk, in a line that names the file and says what to do.
     """
     with named_when_full(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
             yield temporary
             with temporary.open("rb+") as file:
@@ -45,6 +46,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def remove_temporary(directory: Path) -> None:
+    """Remove what killed writers left in a directory where nobody writes now."""
+    for path in directory.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

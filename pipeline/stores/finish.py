@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pipeline.reading.listing import InputFile
 from pipeline.reading.splits import Split
 from pipeline.shard import schema
-from pipeline.shard.atomic import atomic_path, write_atomically
+from pipeline.shard.atomic import atomic_path, remove_temporary, write_atomically
 from pipeline.shard.digests import sha256_bytes, sha256_file
 from pipeline.shard.token_store import TABLES, StoreError
 from pipeline.stores.duplicates import FOLDER
@@ -131,6 +131,7 @@ def finish_store(
 
 def remove_leftovers(directory: Path) -> None:
     """Remove what a finished store needs no more; killed before, a job leaves it there."""
+    remove_temporary(directory)
     for pattern in (".*", f"*.{REJECTS}", f"*.{NOTES}"):
         for leftover in (directory / PARTS).glob(pattern):
             leftover.unlink()

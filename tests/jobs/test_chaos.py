@@ -103,18 +103,19 @@ def test_a_small_file_that_expands_beyond_the_longest_line_is_rejected(
     assert unheld(bombs.bombs(tmp_path, line_bytes=1 << 24)) == []
 
 
-def test_units_without_a_receipt_are_counted_as_lost(
+def test_units_without_a_receipt_or_a_note_are_counted_as_lost(
     small: SmallSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         build_with(DyingExecutor(4), small.config, tmp_path, monkeypatch)
-    assert {unit for _, unit in receipts(tmp_path)} == {
-        "ids/00000",
-        "ids/00001",
-        "repeats/0",
-        "00000",
-    }
-    assert lost_units(tmp_path, 0) == ["00001"]  # written, but its receipt never came
+    done = {"ids/00000", "ids/00001", "repeats/0", "00000", "00001"}
+    assert {unit for _, unit in receipts(tmp_path)} == done
+    assert lost_units(tmp_path, 0) == []
+    (note,) = tmp_path.glob("store/*/ledger.notes/*")
+    assert note.name == "00001.json"  # its receipt never came
+    note.unlink()
+    assert {unit for _, unit in receipts(tmp_path)} == done - {"00001"}
+    assert lost_units(tmp_path, 0) == ["00001"]
     build_with(LocalExecutor(), small.config, tmp_path, monkeypatch)
     assert digests(tmp_path) == digests(small.root)
 

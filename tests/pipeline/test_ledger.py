@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.ledger import Ledger
+from pipeline.ledger import Ledger, write_note
 
 
 def test_receipts_come_back_under_their_key_only(tmp_path: Path) -> None:
@@ -69,3 +69,20 @@ def test_the_last_receipt_of_a_unit_counts(tmp_path: Path) -> None:
         assert ledger.receipt("key", "0") == {"try": 2}
         ledger.remove()
     assert not (tmp_path / "ledger").exists()
+
+
+def test_a_worker_s_note_counts_under_its_key_until_the_unit_is_begun_again(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger") as ledger:
+        assert ledger.noted("key", "shard/0") is None
+        write_note(ledger.note_path("shard/0"), "key", "shard/0", {"bytes": 3})
+        assert ledger.noted("key", "shard/0") == {"bytes": 3}
+        assert ledger.noted("other key", "shard/0") is None
+        assert ledger.receipt("key", "shard/0") is None
+        ledger.forget(["shard/0"])
+        assert ledger.noted("key", "shard/0") is None
+        write_note(ledger.note_path("shard/0"), "key", "shard/0", {})
+        path = ledger.note_path("shard/0")
+        path.write_bytes(path.read_bytes().replace(b"shard", b"shord"))
+        assert ledger.noted("key", "shard/0") is None
+        ledger.remove()
+    assert list(tmp_path.iterdir()) == []

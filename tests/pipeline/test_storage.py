@@ -188,7 +188,7 @@ class TestObjectStorage:
             def tell(self) -> int:
                 return self.file.tell()
 
-        for module in ("sources", "parquet", "arrow_ipc", "records.lines"):
+        for module in ("splits", "parquet", "arrow_ipc", "records.lines"):
             monkeypatch.setattr(f"pipeline.reading.{module}.open_random", Counting)
         for name in ("big.jsonl", "big.parquet", "big.arrow"):
             source = remote_source(options, f"big/{name}")
