@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -27,6 +28,7 @@ _WORKER_ENVIRONMENT = {
 }
 
 
+_CONNECT_S = 10.0
 _RETRIES = 3
 """How often Ray runs a task again whose worker died."""
 _AGAIN = "run the same command again, it goes on where this run stopped"
@@ -191,6 +193,7 @@ def _init(settings: JobSettings) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = settings.address or os.environ.get("RAY_ADDRESS")  # `ray job submit` sets it
     if address is not None:
+        _check_reachable(address)
         options: dict[str, Any] = {
             "address": address,
             "runtime_env": {"env_vars": _WORKER_ENVIRONMENT},
@@ -211,3 +214,17 @@ def _init(settings: JobSettings) -> None:
         ray.shutdown()
         lines = str(error).splitlines() or [type(error).__name__]
         raise ClusterError(f"Ray did not start: {lines[0].rstrip('.')}; {advice}") from error
+
+
+def _check_reachable(address: str) -> None:
+    """Ray tries for many minutes; whether anything listens is known at once."""
+    host, _, port = address.rpartition(":")
+    if "/" in address or not host or not port.isdigit():
+        return  # auto, local, ray://..
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {address}: {error.strerror or error}; correct job.address, "
+            "or start a cluster there with: ray start --head"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from jobs import stages
 from jobs.build import build
-from jobs.executor import RayExecutor, open_executor
+from jobs.executor import ClusterError, RayExecutor, open_executor
 from pipeline.config import JobSettings, RunConfig
 from pipeline.verify import verify
 from tests.jobs.small_run import QUIET, build_with, digests
@@ -77,6 +78,17 @@ def test_the_cluster_of_a_submitted_job_is_found(
         with open_executor(JobSettings(executor="ray")) as executor:
             assert executor.num_workers == 1
             assert ray.get_runtime_context().gcs_address == cluster.address
+
+
+def test_an_address_where_nothing_listens_is_refused_at_once() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        with (
+            pytest.raises(ClusterError, match=f"no Ray cluster answers at {address}: Connection"),
+            open_executor(JobSettings(executor="ray", address=address)),
+        ):
+            pass
 
 
 class _Killing(RayExecutor):
