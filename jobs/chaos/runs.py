@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 import re
@@ -133,9 +134,13 @@ def stages_done(root: Path) -> dict[str, int]:
 
 
 def _files(root: Path, stage: str, prefix: str = "") -> Iterator[Path]:
-    """Files of a stage's units under their own names, or with a prefix before these."""
+    """Files of a stage's units under their own names, or with a prefix before these.
+
+    `glob` passes over folders that a build removes meanwhile, as `Path.glob` does not.
+    """
     folder, _, name = _PIECES[stage][0].rpartition("/")
-    for path in root.glob(f"{folder}/{prefix}{name}{'.*.tmp' if prefix else ''}"):
+    pattern = f"{folder}/{prefix}{name}{'.*.tmp' if prefix else ''}"
+    for path in map(root.joinpath, glob.iglob(pattern, root_dir=root)):
         if path.name.startswith(".") == bool(prefix):
             yield path
 
