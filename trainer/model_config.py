@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from pipeline.shard.json_files import read_object
 from trainer.errors import TrainerError
-from trainer.shape import LayerShape, layer_shape
+from trainer.shape import LayerShape, layer_shape, whole_number
 
 TRAINED = ("llama", "mistral")
 """Models that are built exactly; others differ by biases, norms of heads or factors."""
@@ -64,8 +65,7 @@ def model_config(config: Mapping[str, Any]) -> ModelConfig:
             f"the trainer builds {' and '.join(TRAINED)}, not {config.get('model_type')!r}, whose "
             "layers have parts that it lacks"
         )
-    rope = config.get("rope_parameters") or {}
-    scaling = config.get("rope_scaling") or {}
+    rope, scaling = _positions(config, "rope_parameters"), _positions(config, "rope_scaling")
     kind = scaling.get("rope_type", scaling.get("type", rope.get("rope_type", "default")))
     for name, value, allowed in (
         ("tie_word_embeddings", config.get("tie_word_embeddings", False), False),
@@ -78,19 +78,24 @@ def model_config(config: Mapping[str, Any]) -> ModelConfig:
     theta = config.get("rope_theta", rope.get("rope_theta", 10_000.0))
     return ModelConfig(
         layer=shape,
-        num_layers=_number(config, "num_hidden_layers", int),
-        vocab_size=_number(config, "vocab_size", int),
-        rope_theta=_number({"rope_theta": theta}, "rope_theta", float),
-        rms_norm_eps=_number(config, "rms_norm_eps", float, 1e-5),
-        initializer_range=_number(config, "initializer_range", float, 0.02),
+        num_layers=whole_number(config, "num_hidden_layers"),
+        vocab_size=whole_number(config, "vocab_size"),
+        rope_theta=_number("rope_theta", theta),
+        rms_norm_eps=_number("rms_norm_eps", config.get("rms_norm_eps", 1e-5)),
+        initializer_range=_number("initializer_range", config.get("initializer_range", 0.02)),
     )
 
 
-def _number(config: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
-    value = config.get(name, default)
-    kinds = (int,) if kind is int else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or value <= 0:
-        raise TrainerError(
-            f"the model's {name} is {value!r}; it must be a positive {kind.__name__}"
-        )
-    return kind(value)
+def _positions(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What is said of rotary positions, the same for all layers."""
+    found = config.get(name) or {}
+    if not isinstance(found, Mapping) or any(isinstance(part, Mapping) for part in found.values()):
+        raise TrainerError(f"the model's {name} is {found!r}; it must be one object for all layers")
+    return found
+
+
+def _number(name: str, value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= sys.float_info.max:
+        raise TrainerError(f"the model's {name} is {value!r}; it must be a positive, finite number")
+    return float(value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -12,6 +14,16 @@ from typing import Any, get_type_hints
 from trainer.errors import TrainerError
 
 PRECISIONS = ("bfloat16", "float32", "float64")
+_RANGES: tuple[tuple[str, int, float, tuple[str, ...]], ...] = (
+    ("mesh", 1, math.inf, ("dp_size", "cp_size", "pp_size", "tp_size")),
+    ("optimizer", 0, math.inf, ("lr", "min_lr", "warmup_steps", "eps", "weight_decay")),
+    ("optimizer", 0, math.inf, ("max_grad_norm",)),
+    ("optimizer", 0, 1, ("beta1", "beta2")),
+    ("run", 0, math.inf, ("steps", "prefetch", "peak_tflops")),
+    ("run", 1, math.inf, ("loss_rows",)),
+    ("checkpoint", 0, math.inf, ("every_steps",)),
+)
+"""Table, least value, what values are below, and the settings of which that holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,22 +97,17 @@ class Settings:
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
 
     def __post_init__(self) -> None:
-        mesh, run, optimizer = self.mesh, self.run, self.optimizer
-        for owner, names, least in (
-            (mesh, ("dp_size", "cp_size", "pp_size", "tp_size"), 1),
-            (run, ("loss_rows",), 1),
-            (run, ("steps", "prefetch", "peak_tflops"), 0),
-            (optimizer, ("lr", "min_lr", "warmup_steps", "weight_decay", "max_grad_norm"), 0),
-            (self.checkpoint, ("every_steps",), 0),
-        ):
+        for table, least, below, names in _RANGES:
             for name in names:
-                if not getattr(owner, name) >= least:
+                value = getattr(getattr(self, table), name)
+                if not least <= value < below:
+                    bound = "finite" if below == math.inf else f"below {below}"
                     raise TrainerError(
-                        f"{name} is {getattr(owner, name)}; it must be {least} or more"
+                        f"{table}.{name} is {value}; it must be {least} or more and {bound}"
                     )
         for name, value, known in (
-            ("run.precision", run.precision, ("auto", *PRECISIONS)),
-            ("run.tokens_from", run.tokens_from, ("shards", "stores")),
+            ("run.precision", self.run.precision, ("auto", *PRECISIONS)),
+            ("run.tokens_from", self.run.tokens_from, ("shards", "stores")),
         ):
             if value not in known:
                 raise TrainerError(f"{name} is {value!r}; known are {', '.join(known)}")
@@ -122,7 +129,7 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise TrainerError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TrainerError(f"{path}: not TOML: {error}") from error
     for override in overrides:
         name, equals, text = override.partition("=")
@@ -144,7 +151,7 @@ def parse_settings(document: Mapping[str, Any]) -> Settings:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -166,7 +173,7 @@ def _read(kind: type, table: Mapping[str, Any], path: str) -> Any:
                 raise TrainerError(f"{path}{name} is {value!r}; it must be a table")
             values[name] = _read(wanted, value, f"{path}{name}.")
             continue
-        if wanted is float and type(value) is int:
+        if wanted is float and type(value) is int and abs(value) <= sys.float_info.max:
             value = float(value)
         if type(value) is not wanted:
             raise TrainerError(f"{path}{name} is {value!r}; it must be of type {wanted.__name__}")

@@ -76,15 +76,15 @@ def layer_shape(config: Mapping[str, Any]) -> LayerShape:
     if not isinstance(text, Mapping):
         raise TrainerError(f"the model's text_config is {text!r}, not an object")
     _check_kind(text)
-    hidden, heads = _positive(text, "hidden_size"), _positive(text, "num_attention_heads")
-    kv_heads = _positive(text, "num_key_value_heads", heads)
+    hidden, heads = whole_number(text, "hidden_size"), whole_number(text, "num_attention_heads")
+    kv_heads = whole_number(text, "num_key_value_heads", heads)
     head_dim = 128 if text.get("model_type") == "qwen3" else hidden // heads
     if heads % kv_heads:
         raise TrainerError(
             f"the model's num_key_value_heads {kv_heads} does not divide its num_attention_heads "
             f"{heads}"
         )
-    head_dim = _positive(text, "head_dim", head_dim)
+    head_dim = whole_number(text, "head_dim", head_dim)
     if head_dim % 2:
         raise TrainerError(f"the model's head_dim is {head_dim}; rotary positions need it even")
     return LayerShape(
@@ -92,7 +92,7 @@ def layer_shape(config: Mapping[str, Any]) -> LayerShape:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        intermediate=_positive(text, "intermediate_size"),
+        intermediate=whole_number(text, "intermediate_size"),
     )
 
 
@@ -112,13 +112,20 @@ def _check_kind(config: Mapping[str, Any]) -> None:
             f"the model has a sliding window of {config['sliding_window']} tokens; only layers "
             "that see the whole piece run"
         )
-    if others := set(config.get("layer_types") or ()) - {"full_attention"}:
-        raise TrainerError(f"the model has layers of kind {sorted(others)}; only full_attention")
+    kinds = config.get("layer_types") or []
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if kind != "full_attention":
+            raise TrainerError(f"the model has layers of kind {kind!r}; only full_attention")
     if config.get("hidden_act") not in (None, "silu", "swish"):
         raise TrainerError(f"the model's hidden_act is {config['hidden_act']!r}; it must be silu")
 
 
-def _positive(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+def whole_number(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """A field of `config.json` that counts something.
+
+    Raises:
+        TrainerError: it is missing, of another type, or below 1.
+    """
     value = config.get(name)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

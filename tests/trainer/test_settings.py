@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,14 @@ def test_models_that_would_be_built_otherwise_than_their_config_says_are_refused
         ({"tie_word_embeddings": True}, "tie_word_embeddings is True"),
         ({"attention_bias": True}, "attention_bias"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_type is 'llama3'"),
+        ({"rope_scaling": "linear"}, "rope_scaling is 'linear'; it must be one object"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, "one object for all layers"),
+        ({"layer_types": 3}, "layers of kind 3"),
         ({"vocab_size": None}, "vocab_size is None"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; it must be a whole number, 1 or more"),
+        ({"rope_theta": math.nan}, "rope_theta is nan; it must be a positive, finite number"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps is 10"),
+        ({"initializer_range": True}, "initializer_range is True"),
     ):
         with pytest.raises(TrainerError, match=message):
             model_config({**config, **change})
@@ -95,10 +103,20 @@ def test_models_that_would_be_built_otherwise_than_their_config_says_are_refused
         ("[model]\nconfig = 'c'\n[mesh]\ncp_size = '2'", "must be of type int"),
         ("[model]\nconfig = 'c'\n[mesh]\ncp_size = true", "must be of type int"),
         ("[model]\nconfig = 'c'\n[mesh]\ncp_size = 0", "cp_size is 0; it must be 1 or more"),
-        ("[model]\nconfig = 'c'\n[run]\nprefetch = -1", "prefetch is -1; it must be 0 or more"),
+        ("[model]\nconfig = 'c'\n[run]\nprefetch = -1", "run.prefetch is -1; it must be 0 or more"),
+        (
+            "[model]\nconfig = 'c'\n[optimizer]\nlr = inf",
+            "optimizer.lr is inf; .* 0 or more and finite",
+        ),
+        ("[model]\nconfig = 'c'\n[optimizer]\nlr = nan", "optimizer.lr is nan"),
+        ("[model]\nconfig = 'c'\n[optimizer]\nlr = 1" + 400 * "0", "must be of type float"),
+        ("[model]\nconfig = 'c'\n[optimizer]\nbeta2 = 1", "beta2 is 1.0; .* 0 or more and below 1"),
+        ("[model]\nconfig = 'c'\n[optimizer]\nbeta1 = nan", "optimizer.beta1 is nan"),
+        ("[model]\nconfig = 'c'\n[optimizer]\neps = -1e-8", "optimizer.eps is -1e-08"),
         ("[model]\nconfig = 'c'\n[run]\nprecision = 'int8'", "known are auto, bfloat16"),
         ("[model]\nconfig = 'c'\n[checkpoint]\nevery_steps = 1", "checkpoint.directory"),
         ("[model", "not TOML"),
+        (f"model = {2000 * '['}", "not TOML"),
         ("model = 3", "must be a table"),
     ],
 )
