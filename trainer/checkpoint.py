@@ -6,7 +6,10 @@ wrote. Where a run stands in the data is the step alone, whatever dp is.
 
 from __future__ import annotations
 
+import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +35,26 @@ _OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True, strict=False)
 
 
 def save(root: Path, stage: Stage, optimizer: torch.optim.Optimizer, lineage: Lineage) -> Path:
-    """Write `root/step-N`; a collective call. It appears under that name when it is whole."""
+    """Write `root/step-N`; a collective call. It appears under that name when it is whole.
+
+    Raises:
+        TrainerError: it cannot be written; on every rank, or on rank 0 alone.
+    """
     path = root / f"step-{lineage.next_step:08d}"
     scratch = path.with_suffix(".partial")
-    save_state(_state(stage, optimizer), checkpoint_id=scratch)
-    dist.barrier()
-    if dist.get_rank() == 0:
-        lineage.write(scratch)
-        if path.exists():
-            shutil.rmtree(path)
-        scratch.rename(path)
-    dist.barrier()
+    advice = "make room there, or name another checkpoint.directory"
+    with _told(f"{scratch}: cannot be written", advice):
+        if dist.get_rank() == 0 and scratch.exists():
+            shutil.rmtree(scratch)  # of a run that was killed, perhaps on more ranks
+        dist.barrier()
+        save_state(_state(stage, optimizer), checkpoint_id=scratch)
+        dist.barrier()
+        if dist.get_rank() == 0:
+            lineage.write(scratch)
+            if path.exists():
+                shutil.rmtree(path)
+            scratch.rename(path)
+        dist.barrier()
     return path
 
 
@@ -52,24 +64,46 @@ def load(path: Path, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
     The optimiser's moments come from it, its settings stay what they are.
 
     Raises:
-        TrainerError: it is damaged.
+        TrainerError: it cannot be read; on every rank.
     """
     state = _state(stage, optimizer)
     chosen = [
         {name: value for name, value in group.items() if name != "params"}
         for group in optimizer.param_groups
     ]
-    try:
+    advice = "if it is damaged, remove it, or name another checkpoint.directory"
+    with _told(f"{path}: cannot be read", advice):
         load_state(state, storage_reader=SafeReader(path), planner=SafePlanner())
-    except (CheckpointException, RuntimeError, ValueError, OSError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise TrainerError(
-            f"{path}: {reason}; it is damaged: remove it, or name another checkpoint.directory"
-        ) from error
     set_model_state_dict(stage, state["model"], options=_OPTIONS)
     set_optimizer_state_dict(stage, optimizer, state["optimizer"], options=_OPTIONS)
     for group, settings in zip(optimizer.param_groups, chosen, strict=True):
         group.update(settings)
+
+
+@contextmanager
+def _told(what: str, advice: str) -> Iterator[None]:
+    """Turns what torch and the system say of files into a TrainerError.
+
+    What a rank meets is gathered by torch and raised on all. A RuntimeError is none of the files':
+    another rank has left.
+    """
+    logger = logging.getLogger()  # torch's here; a table of contents that is missing is a traceback
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    except CheckpointException as error:
+        reason = next(cause for cause, _ in error.failures.values())
+        raise TrainerError(f"{what}: {_one_line(reason)}; {advice}") from error
+    except OSError as error:
+        raise TrainerError(f"{what}: {_one_line(error)}; {advice}") from error
+    finally:
+        logger.setLevel(level)
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _state(stage: Stage, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

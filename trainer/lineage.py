@@ -81,7 +81,8 @@ def lineage_of(
 
 def newest(directory: Path) -> Path | None:
     """The checkpoint of the highest step in a directory, if there is one."""
-    return max((path for path in directory.glob("step-*") if not path.suffix), default=None)
+    found = (path for path in directory.glob("step-*") if path.name[5:].isdecimal())
+    return max(found, key=lambda path: int(path.name[5:]), default=None)
 
 
 def resume_from(

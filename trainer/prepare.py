@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +44,8 @@ def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) ->
         environment: `WORLD_SIZE` and `LOCAL_RANK`, as torchrun sets them; without them one process.
 
     Raises:
-        TrainerError: settings that do not fit the model, the set or the processes, or a checkpoint
-            that is of another set or model.
+        TrainerError: settings that do not fit the model, the set or the processes, a checkpoint
+            that is of another set or model, or a place where none can be written.
         NotInSet: the set has no plan for this cp_size, or dp_size does not divide its steps.
         FormatError: the set is missing or damaged.
     """
@@ -70,6 +71,8 @@ def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) ->
         precision = "bfloat16" if device.type == "cuda" else "float32"
     dtype = getattr(torch, precision)
     resume, root = None, settings.checkpoint.directory
+    if root:
+        _check_writable(Path(root))
     if root and (path := newest(Path(root))):
         resume = resume_from(path, reader, config, settings, num_steps=num_steps, precision=dtype)
     return Prepared(
@@ -84,6 +87,19 @@ def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) ->
         num_steps=num_steps,
         resume=resume,
     )
+
+
+def _check_writable(directory: Path) -> None:
+    """Before any step is computed, since the first checkpoint may be hours away."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except (OSError, ValueError) as error:
+        raise TrainerError(
+            f"{directory}: checkpoints cannot be written here: {error}; name another "
+            "checkpoint.directory"
+        ) from error
 
 
 def _check_model(config: ModelConfig, settings: Settings) -> None:

@@ -111,7 +111,7 @@ class Run:
         """Every step from where the newest checkpoint left off; `report` gets each one's figures.
 
         Raises:
-            TrainerError: the checkpoint is damaged.
+            TrainerError: a checkpoint cannot be read or written.
             FormatError: damaged bytes in the set.
         """
         settings, first = self.settings.checkpoint, 0

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow.parquet  # noqa: F401  (for the server)
@@ -70,6 +71,15 @@ def train_on(
     notes: list[str] = []
     open_settings(tables, shards, world_size).steps(records.append, notes.append)
     return records, notes
+
+
+def load_without_a_peer(rank: int, tables: Mapping[str, Any], shards: str) -> None:
+    """Load the newest checkpoint, as if another rank were gone."""
+    run = open_settings(tables, shards, 1)
+    assert run.resume is not None
+    gone = RuntimeError("Connection closed by peer")
+    with mock.patch.object(checkpoint, "load_state", side_effect=gone):
+        checkpoint.load(run.resume.checkpoint, run.stage, run.optimizer)
 
 
 def resumed_groups(rank: int, tables: Mapping[str, Any], shards: str) -> list[dict[str, Any]]:

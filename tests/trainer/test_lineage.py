@@ -53,7 +53,7 @@ def test_the_same_run_goes_on_without_a_word(
 
 def test_the_newest_checkpoint_that_is_whole_counts(tmp_path: Path) -> None:
     assert newest(tmp_path / "nothing") is None
-    for name in ("step-00000009", "step-00000010", "step-00000011.partial"):
+    for name in ("step-00000009", "step-00000010", "step-00000011.partial", "step-by-step", "x"):
         (tmp_path / name).mkdir()
     assert newest(tmp_path) == tmp_path / "step-00000010"
 

@@ -12,6 +12,7 @@ import torch
 from tests.trainer import rank_jobs
 from tests.trainer.ranks import run_ranks
 from tests.trainer.small_sets import first_weights, reference_step, settings
+from trainer.lineage import newest
 from trainer.optimization import learning_rate
 from trainer.settings import parse_settings
 
@@ -132,12 +133,53 @@ def test_settings_hold_as_they_are_given_when_a_run_goes_on(
         assert group["counts"] == {STOPPED}
 
 
-def test_a_damaged_checkpoint_is_refused(
-    whole_run: tuple[Path, list[dict[str, Any]]], tmp_path: Path, small_model: Path, small_set: Path
+@pytest.mark.parametrize("lost", ["__0_0.distcp", ".metadata"])
+def test_a_damaged_checkpoint_is_refused_in_one_line(
+    lost: str,
+    whole_run: tuple[Path, list[dict[str, Any]]],
+    tmp_path: Path,
+    small_model: Path,
+    small_set: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     name = f"step-{NUM_STEPS:08d}"
     shutil.copytree(whole_run[0] / name, tmp_path / name)
-    next((tmp_path / name).glob("*.distcp")).unlink()
+    (tmp_path / name / lost).unlink()
     arguments = (tables(small_model, {}, tmp_path, 0), str(small_set), 1)
-    with pytest.raises(AssertionError, match=r"TrainerError: .*it is damaged: remove it"):
+    with pytest.raises(AssertionError, match=rf"TrainerError: .*No such file.*{lost}.*remove it"):
         run_ranks(1, rank_jobs.train_on, *arguments)
+    assert "Traceback" not in capfd.readouterr().err  # torch's
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_the_one_before_stays(
+    whole_run: tuple[Path, list[dict[str, Any]]], tmp_path: Path, small_model: Path, small_set: Path
+) -> None:
+    name = f"step-{STOPPED:08d}"
+    shutil.copytree(whole_run[0] / name, tmp_path / name)
+    (tmp_path / f"step-{NUM_STEPS:08d}.partial").write_text("in the way")
+    chosen = tables(small_model, {"dp_size": 2}, tmp_path, NUM_STEPS)
+    with pytest.raises(AssertionError, match=r"TrainerError: .*partial: cannot be written: .*room"):
+        run_ranks(2, rank_jobs.train_on, chosen, str(small_set), 2)
+    assert newest(tmp_path) == tmp_path / name
+
+
+def test_a_rank_that_leaves_while_others_load_does_not_mean_damage(
+    whole_run: tuple[Path, list[dict[str, Any]]], small_model: Path, small_set: Path
+) -> None:
+    chosen = tables(small_model, {}, whole_run[0], 0)
+    with pytest.raises(AssertionError, match="\nRuntimeError: Connection closed by peer"):
+        run_ranks(1, rank_jobs.load_without_a_peer, chosen, str(small_set))
+
+
+def test_what_a_killed_run_left_of_a_checkpoint_is_no_part_of_the_next(
+    tmp_path: Path, small_model: Path, small_set: Path
+) -> None:
+    partial = tmp_path / "step-00000001.partial"
+    partial.mkdir()
+    (partial / "__9_0.distcp").write_text("of a tenth rank")
+    chosen = tables(small_model, {}, tmp_path, 0)
+    chosen["run"]["steps"] = 1
+    run_ranks(1, rank_jobs.train_on, chosen, str(small_set), 1)
+    found = sorted(path.name for path in (tmp_path / "step-00000001").iterdir())
+    assert found == [".metadata", "__0_0.distcp", "run.json"]
+    assert not partial.exists()

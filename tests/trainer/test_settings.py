@@ -55,6 +55,19 @@ def test_processes_that_are_not_the_mesh_are_refused(small_set: Path, small_mode
         prepare(chosen, small_set, {})
 
 
+def test_a_place_where_no_checkpoint_can_be_written_is_refused_before_the_first_step(
+    small_set: Path, small_model: Path, tmp_path: Path
+) -> None:
+    for place in (small_model, small_model / "below", Path("/proc/none")):
+        checkpoint = {"directory": str(place)}
+        message = f"{place}: checkpoints cannot be written here: .*; name another"
+        refused(small_model, small_set, TrainerError, message, checkpoint=checkpoint)
+    settled = {"directory": str(tmp_path / "a" / "b")}
+    chosen = parse_settings(settings(small_model, checkpoint=settled))
+    assert prepare(chosen, small_set, {}).resume is None
+    assert not list((tmp_path / "a" / "b").iterdir())
+
+
 def test_a_vocabulary_larger_than_the_models_is_refused(small_set: Path, tmp_path: Path) -> None:
     model = write_model(tmp_path, vocab_size=100)
     refused(model, small_set, TrainerError, "ids below 3.., the model's vocab_size is 100")
