@@ -1,13 +1,16 @@
 """One process of a run: opens the process group, trains, prints, and ends.
 
 Rank 0 writes a line of JSON a step to stdout and everything else to stderr. A mistake is one line,
-however many ranks find it, and exit status 2.
+however many ranks find it, and exit status 2; an interrupt is one line and 130.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -33,7 +36,8 @@ def launch(shards: Path, config: Path, overrides: Sequence[str] = ()) -> int:
     """Train as the rank that torchrun's environment names, or alone without it.
 
     Returns:
-        0, or 2 after a mistake of the user's; among several processes it does not return.
+        0, 2 after a mistake of the user's, 130 after an interrupt; among several processes it does
+        not return.
     """
     from pipeline.shard.tables import FormatError, NotInSet
     from pipeline.shard.token_store import StoreError
@@ -55,8 +59,11 @@ def launch(shards: Path, config: Path, overrides: Sequence[str] = ()) -> int:
     except RuntimeError:
         if store is None or not store.check([_SPOKEN]):
             raise
-        time.sleep(_LET_ANOTHER_SPEAK_S)  # it failed because a rank with a mistake has left
+        _let_another_speak()  # it failed because a rank with a mistake has left
         status = 2
+    except KeyboardInterrupt:
+        _say_interrupted(rank, store)
+        status = 130
     return _end(status)
 
 
@@ -67,11 +74,27 @@ def _say_once(error: Exception, rank: int, store: Store | None) -> None:
     that is still here afterwards was alone with it.
     """
     if store is None and rank:
-        time.sleep(_LET_ANOTHER_SPEAK_S)
+        _let_another_speak()
     if store is None or store.add(_SPOKEN, 1) == 1:
         sys.stderr.write(f"steelyard: {error}\n")
     else:
+        _let_another_speak()
+
+
+def _let_another_speak() -> None:
+    with contextlib.suppress(KeyboardInterrupt):
         time.sleep(_LET_ANOTHER_SPEAK_S)
+
+
+def _say_interrupted(rank: int, store: Store | None) -> None:
+    """Rank 0 has the word; ranks that fail since this one has left say nothing."""
+    if _is_one_of_several():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal, and from torchrun again
+    with contextlib.suppress(RuntimeError):  # torchrun's store may be gone
+        if store is not None:
+            store.add(_SPOKEN, 1)
+    if rank == 0:
+        sys.stderr.write("steelyard: interrupted\n")
 
 
 def _open_group(device: torch.device) -> Store:
@@ -93,6 +116,7 @@ def _open_group(device: torch.device) -> Store:
 def _train(prepared: Prepared, rank: int) -> None:
     import torch.distributed as dist
 
+    from trainer.timing import enough_memory
     from trainer.train import open_run
 
     def note(text: str) -> None:
@@ -101,7 +125,7 @@ def _train(prepared: Prepared, rank: int) -> None:
 
     def report(record: dict) -> None:
         if rank == 0:
-            sys.stdout.write(json.dumps(record) + "\n")
+            sys.stdout.write(json.dumps(_finite(record)) + "\n")
             sys.stdout.flush()
             note(
                 f"step {record['step']} of {prepared.num_steps}: loss {record['loss']:.4f}, "
@@ -109,14 +133,28 @@ def _train(prepared: Prepared, rank: int) -> None:
                 f"{record['tokens_per_s']:,.0f}/s"
             )
 
-    open_run(prepared).steps(report, note)
+    advice = "lower run.loss_rows, set run.recompute, or share the model among more ranks"
+    with enough_memory(prepared.device, advice):
+        open_run(prepared).steps(report, note)
     dist.barrier()
+
+
+def _finite(record: dict) -> dict:
+    """Numbers that JSON has no word for, of a run that diverged, as None."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
 
 
 def _end(status: int) -> int:
     """Leave at once among several processes: taking groups down can abort a finished run."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if _is_one_of_several():
         os._exit(status)
     return status
+
+
+def _is_one_of_several() -> bool:
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -56,14 +56,15 @@ class Clock:
 
 
 @contextlib.contextmanager
-def enough_memory(device: torch.device) -> Iterator[None]:
-    """Turns a lack of the device's memory into a TrainerError."""
+def enough_memory(
+    device: torch.device, advice: str = "lower --max-tokens, or raise --tp-size"
+) -> Iterator[None]:
+    """Turns a lack of the device's memory into a TrainerError, with what may be done about it."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise TrainerError(
-            f"{device} has not enough memory: {str(error).splitlines()[0]}; lower --max-tokens, or "
-            "raise --tp-size"
+            f"{device} has not enough memory: {str(error).splitlines()[0]}; {advice}"
         ) from None
 
 
@@ -86,7 +87,7 @@ def open_device(name: str) -> torch.device:
         if (device.index or 0) >= count:
             raise TrainerError(
                 f"no CUDA device {device.index or 0}: torch {torch.__version__} sees {count}; "
-                "run this on a machine with a GPU, or with --device cpu"
+                "run this on a machine with a GPU, or on the device cpu"
             )
         torch.cuda.set_device(device)
     return device

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from pipeline.shard.reader import open_shards
 from tests import fixture_set
 from tests.fixture_contents import VOCABULARY, N
 from tests.fixture_files import byte_ranges
 from tests.trainer.small_sets import write_model
-from trainer import launch
+from trainer import launch, train
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,6 +146,64 @@ def test_a_set_that_is_missing_or_damaged_is_one_line(
         printed = capsys.readouterr()
         assert (printed.out, printed.err.count("\n")) == ("", 1)
         assert message in printed.err
+
+
+def fail(error: BaseException) -> Callable[..., None]:
+    def steps(*_: object) -> None:
+        raise error
+
+    return steps
+
+
+def launched(
+    steps: Callable[..., None],
+    shards: Path,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> int:
+    """The status of a run that does this in place of its steps."""
+    monkeypatch.setattr(launch, "_open_group", lambda device: dist.HashStore())
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(train, "open_run", lambda prepared: SimpleNamespace(steps=steps))
+    return launch.launch(shards, config)
+
+
+def test_an_interrupt_and_a_lack_of_memory_are_one_line(
+    small_set: Path,
+    small_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = config_file(tmp_path, small_model, 1)
+    lack = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nmore")
+    for error, status, line in (
+        (KeyboardInterrupt(), 130, "steelyard: interrupted\n"),
+        (lack, 2, "cpu has not enough memory: CUDA out of memory. Tried to allocate 9 GiB.; lower"),
+    ):
+        assert launched(fail(error), small_set, config, monkeypatch) == status
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.count("\n")) == ("", 1)
+        assert line in printed.err
+
+
+def test_a_loss_that_is_no_number_is_null_on_stdout(
+    small_set: Path,
+    small_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def steps(report: Callable[[dict], None], note: Callable[[str], None]) -> None:
+        record = {"step": 0, "loss": math.nan, "grad_norm": math.inf}
+        report(record | {"tokens": 1, "tokens_per_s": 1.0})
+
+    config = config_file(tmp_path, small_model, 1)
+    assert launched(steps, small_set, config, monkeypatch) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert (found["loss"], found["grad_norm"], found["tokens_per_s"]) == (None, None, 1.0)
+    assert "loss nan, gradient inf" in printed.err
 
 
 def test_a_mistake_that_one_rank_finds_is_one_line_and_the_others_say_nothing(
