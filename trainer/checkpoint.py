@@ -51,8 +51,11 @@ def save(root: Path, stage: Stage, optimizer: torch.optim.Optimizer, lineage: Li
         dist.barrier()
         if dist.get_rank() == 0:
             lineage.write(scratch)
-            if path.exists():
-                shutil.rmtree(path)
+            if path.exists():  # a run goes on from the newest, so this one was not there
+                raise TrainerError(
+                    f"{path}: is there already: another run writes to this directory; name another "
+                    "checkpoint.directory for one of them"
+                )
             scratch.rename(path)
         dist.barrier()
     return path

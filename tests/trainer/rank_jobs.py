@@ -73,6 +73,12 @@ def train_on(
     return records, notes
 
 
+def train_beside_another(rank: int, tables: Mapping[str, Any], shards: str) -> None:
+    """Two runs that both found no checkpoint, one after the other."""
+    for run in [open_settings(tables, shards, 1) for _ in range(2)]:
+        run.steps(lambda record: None, lambda note: None)
+
+
 def load_without_a_peer(rank: int, tables: Mapping[str, Any], shards: str) -> None:
     """Load the newest checkpoint, as if another rank were gone."""
     run = open_settings(tables, shards, 1)

@@ -163,6 +163,15 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_the_one_before_sta
     assert newest(tmp_path) == tmp_path / name
 
 
+def test_another_run_in_the_same_directory_is_found_out(
+    tmp_path: Path, small_model: Path, small_set: Path
+) -> None:
+    chosen = tables(small_model, {}, tmp_path, 0)
+    chosen["run"]["steps"] = 1
+    with pytest.raises(AssertionError, match=r"step-00000001: is there already: another run"):
+        run_ranks(1, rank_jobs.train_beside_another, chosen, str(small_set))
+
+
 def test_a_rank_that_leaves_while_others_load_does_not_mean_damage(
     whole_run: tuple[Path, list[dict[str, Any]]], small_model: Path, small_set: Path
 ) -> None:
