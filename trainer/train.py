@@ -58,7 +58,7 @@ class Run:
         def backward(number: int, y: Tensor, gradient: Tensor | None) -> None:
             last_backward(stage, number == len(wire.shapes) - 1)
             if gradient is None:  # the last stage: y is the sum of the micro-batch's losses
-                y = y / targets
+                y = y / max(targets, 1)  # a step whose documents have one token has none
                 losses.append(y.detach())
             with mesh.stopwatch.measure("run", number):
                 y.backward(gradient)

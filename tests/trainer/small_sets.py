@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from jobs.build import build
@@ -70,6 +72,25 @@ def build_set(directory: Path, seed: int = 0) -> Path:
     root = directory / "set"
     assert build(config, root, QUIET).finished
     return root
+
+
+def build_without_targets(directory: Path) -> Path:
+    """Documents of one token, which is no other's label."""
+    rows = pa.array([[token] for token in range(100)], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"ids": rows}), directory / "ids.parquet")
+    paths = [str(directory / "ids.parquet")]
+    config = parse_config(
+        {
+            "tokenizer": {"vocab_size": SIZES.vocabulary},
+            "sources": [{"name": "ids", "paths": paths, "token_column": "ids"}],
+            "packing": {"policy": "concat", "num_micro_batches": 4, "context_length": 16},
+            "workload": {"crossover": 60},
+            "job": {"executor": "local"},
+        },
+        name="set without targets",
+    )
+    assert build(config, directory / "set", QUIET).finished
+    return directory / "set"
 
 
 def replanned(root: Path, strategy: str, other: Path | None = None) -> Path:

@@ -19,6 +19,7 @@ from tests.trainer import rank_jobs
 from tests.trainer.ranks import run_ranks
 from tests.trainer.small_sets import (
     NUM_MICRO_BATCHES,
+    build_without_targets,
     first_weights,
     reference_step,
     replanned,
@@ -179,3 +180,12 @@ def test_bfloat16_is_near_and_sums_gradients_in_float32(
             assert gradient.dtype == np.float32
             exact = np.asarray(wanted["gradients"][name])
             assert np.linalg.norm(gradient - exact) < 0.1 * np.linalg.norm(exact), name
+
+
+def test_a_step_without_targets_has_loss_0_and_no_gradient(
+    small_model: Path, tmp_path: Path
+) -> None:
+    runs = [(settings(small_model, mesh={"pp_size": 2}), str(build_without_targets(tmp_path)))]
+    (records,) = joined(run_ranks(2, rank_jobs.train, runs, 2, [0]))
+    assert [record["targets"] for record in records] == [0]
+    assert (records[0]["loss"], records[0]["grad_norm"]) == (0.0, 0.0)
