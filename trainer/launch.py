@@ -98,14 +98,24 @@ def _say_interrupted(rank: int, store: Store | None) -> None:
 
 
 def _open_group(device: torch.device) -> Store:
-    """Open the process group, over the ranks of torchrun's environment or this process alone."""
+    """Open the process group, over the ranks of torchrun's environment or this process alone.
+
+    Raises:
+        TrainerError: the environment names a rank, and not where ranks meet.
+    """
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
     rank, world_size = 0, 1
     store: Store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     if "RANK" in os.environ:
-        store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
+        try:
+            store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
+        except ValueError as error:
+            raise TrainerError(
+                f"RANK is set, but the ranks cannot meet: {error}; start them with torchrun, or "
+                "unset RANK for a process alone"
+            ) from error
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         backend, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT

@@ -131,7 +131,11 @@ class Run:
                     note(f"{self.save(root, step + 1)}: saved")
 
     def save(self, root: Path, next_step: int) -> Path:
-        """Write a checkpoint; a collective call."""
+        """Write a checkpoint; a collective call.
+
+        Raises:
+            TrainerError: it cannot be written.
+        """
         lineage = lineage_of(
             self.source.reader,
             self.config,

@@ -148,6 +148,22 @@ def test_a_set_that_is_missing_or_damaged_is_one_line(
         assert message in printed.err
 
 
+def test_a_rank_that_does_not_know_where_ranks_meet_is_told_of_torchrun(
+    small_set: Path,
+    small_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert launch.launch(small_set, config_file(tmp_path, small_model, 1)) == 2
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") == 1
+    assert "start them with torchrun" in printed.err
+
+
 def fail(error: BaseException) -> Callable[..., None]:
     def steps(*_: object) -> None:
         raise error
