@@ -97,16 +97,17 @@ def _told(what: str, advice: str) -> Iterator[None]:
         yield
     except CheckpointException as error:
         reason = next(cause for cause, _ in error.failures.values())
-        raise TrainerError(f"{what}: {_one_line(reason)}; {advice}") from error
+        raise TrainerError(f"{what}: {_first_sentence(reason)}; {advice}") from error
     except OSError as error:
-        raise TrainerError(f"{what}: {_one_line(error)}; {advice}") from error
+        raise TrainerError(f"{what}: {_first_sentence(error)}; {advice}") from error
     finally:
         logger.setLevel(level)
 
 
-def _one_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+def _first_sentence(error: BaseException) -> str:
+    """What went wrong; torch goes on with what a programmer may do, such as to trust the file."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0].partition(". ")[0]
 
 
 def _state(stage: Stage, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -151,6 +151,22 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
     assert "Traceback" not in capfd.readouterr().err  # torch's
 
 
+def test_torchs_advice_to_trust_a_damaged_file_is_not_passed_on(
+    whole_run: tuple[Path, list[dict[str, Any]]], tmp_path: Path, small_model: Path, small_set: Path
+) -> None:
+    name = f"step-{NUM_STEPS:08d}"
+    shutil.copytree(whole_run[0] / name, tmp_path / name)
+    data = bytearray((tmp_path / name / "__0_0.distcp").read_bytes())
+    data[3] ^= 8
+    (tmp_path / name / "__0_0.distcp").write_bytes(data)
+    arguments = (tables(small_model, {}, tmp_path, 0), str(small_set), 1)
+    with pytest.raises(AssertionError) as caught:
+        run_ranks(1, rank_jobs.train_on, *arguments)
+    (line,) = (line for line in str(caught.value).splitlines() if "TrainerError: " in line)
+    assert "cannot be read: " in line
+    assert "weights_only" not in line
+
+
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_the_one_before_stays(
     whole_run: tuple[Path, list[dict[str, Any]]], tmp_path: Path, small_model: Path, small_set: Path
 ) -> None:
