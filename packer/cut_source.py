@@ -20,7 +20,11 @@ have more than floor(fraction x tokens of a whole pass), the fraction being exac
 is written: a prefix of the pass's shuffled pieces, less than one piece short of it. A document that
 is cut may thus be in that pass in part.
 
-Memory: buffers of one chunk, and the table. Lengths may be a map of a file and are only indexed.
+Where earlier segments of a chain have run some of the source, its first passes are what is left of
+the epochs up to the last that they began, in ascending order; fresh ones follow (`packer.passes`).
+`max_epochs` counts from the chain's start, and of a part of an epoch what has run is taken off.
+
+Memory: buffers of one chunk, and the tables. Lengths may be a map of a file and are only indexed.
 """
 
 from __future__ import annotations
@@ -30,59 +34,18 @@ from fractions import Fraction
 
 import numpy as np
 
+from packer.passes import EarlierEpoch, Remains, SourcePass
 from packer.permutation import permute, stream_key
 from packer.plan import Int64
+from packer.source_lengths import SourceLengths
 
 SCAN_DOCUMENTS = 1 << 20
 """Documents looked at together when a source's lengths are read through."""
-LONG_POLICIES = ("cut", "truncate", "drop")
-"""What may become of documents longer than the context length."""
-_SCAN_PIECES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SourceLengths:
-    """One source as the stream sees it.
-
-    Args:
-        lengths: tokens of each document, any integer type, shape (documents,); may be a read-only
-            map of a file.
-        weight: its share of the stream's tokens, in any unit; None for the tokens of one pass.
-        max_epochs: how many passes over it the stream may take; see the module for a fraction.
-        min_tokens: shorter documents are not taken.
-        longer_than_context: one of `LONG_POLICIES`.
-        name: what messages call it; its number where not given.
-    """
-
-    lengths: np.ndarray
-    weight: float | None = None
-    max_epochs: float = 1
-    min_tokens: int = 1
-    longer_than_context: str = "cut"
-    name: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.lengths.ndim != 1 or self.lengths.dtype.kind not in "iu" or not len(self.lengths):
-            raise ValueError(
-                f"lengths is {self.lengths.dtype}{list(self.lengths.shape)}; it must be integers "
-                "of shape (documents,) with at least one document"
-            )
-        if self.weight is not None and not 0 < self.weight < float("inf"):
-            raise ValueError(f"weight is {self.weight}; it must be positive and finite, or None")
-        if not 0 < self.max_epochs < float("inf"):
-            raise ValueError(f"max_epochs is {self.max_epochs}; it must be positive and finite")
-        if self.min_tokens < 1:
-            raise ValueError(f"min_tokens is {self.min_tokens}; it must be at least 1")
-        if self.longer_than_context not in LONG_POLICIES:
-            raise ValueError(
-                f"longer_than_context is {self.longer_than_context!r}; it must be one of "
-                f"{', '.join(LONG_POLICIES)}"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """What one pass does not take of a source, by reason: documents, and their tokens.
+    """What a fresh pass does not take of a source, by reason: documents, and their tokens.
 
     Of truncated documents, `truncated_tokens` are those after the first S.
     """
@@ -99,21 +62,22 @@ class CutSource:
     """A source cut into pieces, each found by its number.
 
     Attributes:
-        documents, tokens, pieces: that one pass takes.
+        number: of the source in the chain.
+        documents, tokens, pieces: that a fresh pass takes.
         set_aside: what it does not take; with `tokens`, all tokens of the source.
         long_documents: those that are cut, ascending, int64.
-        whole_epochs: whole passes allowed.
+        whole_epochs: whole passes allowed, from the chain's start.
         last_tokens: tokens that the pass after them may take, 0 for no such pass.
 
     Raises:
-        ValueError: a document without tokens, or no document that is taken.
+        ValueError: a document without tokens, no document that is taken, or no pass that is left.
     """
 
     def __init__(
         self, source: SourceLengths, *, number: int, seed: int, context_length: int
     ) -> None:
         self._lengths = np.asarray(source.lengths)  # a map stays one, as a plain array
-        self._number = number
+        self.number = number if source.number is None else source.number
         self._seed = seed
         self._context_length = context_length
         self._source = source
@@ -122,15 +86,20 @@ class CutSource:
         self._extra_stop = np.cumsum((tokens - 1) // context_length)
         extra = int(self._extra_stop[-1]) if len(tokens) else 0
         self.pieces = self.documents + extra
-        self.numbers = len(self._lengths) + extra
-        """Numbers of a pass, those that are skipped included."""
+        self._numbers = len(self._lengths) + extra
         epochs = Fraction(str(source.max_epochs))
         self.whole_epochs = int(epochs)
         self.last_tokens = int((epochs - self.whole_epochs) * self.tokens)
+        self._begun_passes = self._left()
+        if self.pass_at(0) is None and source.earlier:
+            raise ValueError(
+                f"nothing of source {self._name} is left: earlier segments have run all that "
+                f"max_epochs {source.max_epochs} allows; raise max_epochs, or take the source out"
+            )
 
     @property
     def _name(self) -> str:
-        return str(self._number) if self._source.name is None else repr(self._source.name)
+        return str(self.number) if self._source.name is None else repr(self._source.name)
 
     def _scan(self) -> None:
         """Read through all lengths once: count, and list the documents to cut."""
@@ -182,39 +151,127 @@ class CutSource:
                 "truncate long documents"
             )
 
-    def documents_in(self, epoch: int, pieces: int) -> int:
-        """How many documents have one of the first `pieces` pieces of a pass."""
-        if pieces == self.pieces or not len(self.long_documents):
-            return min(pieces, self.documents)
-        seen = np.zeros(len(self.long_documents), np.bool_)
-        queue = np.empty((5, _SCAN_PIECES), np.int64)
-        done = uncut = 0
-        reader = SourceReader(self, epoch=epoch)
-        while done < pieces:
-            count = min(reader.read(queue), pieces - done)
-            doc_id, tokens = queue[1, :count], queue[4, :count]
-            cut = tokens > self._context_length
-            uncut += count - int(cut.sum())
-            seen[np.searchsorted(self.long_documents, doc_id[cut])] = True
-            done += count
-        return uncut + int(seen.sum())
+    def _left(self) -> list[SourcePass]:
+        """What is left of the epochs that earlier segments began, where something is."""
+        passes = [
+            self._left_of(epoch, earlier)
+            for epoch, earlier in enumerate(self._source.earlier)
+            if epoch <= self.whole_epochs
+        ]
+        return [left for left in passes if left.pieces and left.most_tokens > 0]
 
-    def cut(self, epoch: int, first: int, pieces: np.ndarray) -> int:
+    def _left_of(self, epoch: int, earlier: EarlierEpoch) -> SourcePass:
+        """What is left of an epoch: untouched documents as in a fresh pass, remains of others."""
+        remains = Remains.of(earlier, context_length=self._context_length)
+        documents, tokens, pieces = remains.documents, remains.tokens, len(remains.doc_id)
+        for first in range(0, len(self._lengths), SCAN_DOCUMENTS):
+            lengths = self._lengths[first : first + SCAN_DOCUMENTS].astype(np.int64)
+            taken = self._taken(lengths)
+            taken[remains.is_begun(np.arange(first, first + len(lengths)))] = 0
+            documents += int(np.count_nonzero(taken))
+            tokens += int(taken.sum())
+            pieces += int((-(-taken // self._context_length)).sum())
+        part = epoch == self.whole_epochs
+        return SourcePass(
+            epoch=epoch,
+            documents=documents,
+            tokens=tokens,
+            pieces=pieces,
+            numbers=self._numbers + len(remains.doc_id),
+            most_tokens=min(tokens, self.last_tokens - earlier.run_tokens) if part else tokens,
+            remains=remains,
+        )
+
+    def _taken(self, lengths: Int64) -> Int64:
+        """Tokens that a fresh pass takes of documents of these lengths."""
+        taken, long = lengths.copy(), lengths > self._context_length
+        if self._source.longer_than_context == "truncate":
+            taken[long] = self._context_length
+        elif self._source.longer_than_context == "drop":
+            taken[long] = 0
+        taken[lengths < self._source.min_tokens] = 0
+        return taken
+
+    def pass_at(self, index: int) -> SourcePass | None:
+        """The pass that the stream takes after `index` others; None where none is left."""
+        if index < len(self._begun_passes):
+            return self._begun_passes[index]
+        epoch = len(self._source.earlier) + index - len(self._begun_passes)
+        none_of_it = epoch == self.whole_epochs and epoch > 0 and not self.last_tokens
+        if epoch > self.whole_epochs or none_of_it:
+            return None
+        return SourcePass(
+            epoch=epoch,
+            documents=self.documents,
+            tokens=self.tokens,
+            pieces=self.pieces,
+            numbers=self._numbers,
+            most_tokens=self.tokens if epoch < self.whole_epochs else self.last_tokens,
+        )
+
+    def pass_after(self, pieces: int) -> tuple[int, int, int]:
+        """Where a stream is that has taken so many pieces of the source.
+
+        Returns:
+            The number of passes begun, at least 1; the pieces taken of the last of them; and the
+            tokens that all of them have.
+        """
+        tokens = 0
+        for index, left in enumerate(self._begun_passes):
+            tokens += left.tokens
+            if pieces <= left.pieces or self.pass_at(index + 1) is None:
+                return index + 1, pieces, tokens
+            pieces -= left.pieces
+        fresh = max(1, -(-pieces // self.pieces))
+        return (
+            len(self._begun_passes) + fresh,
+            pieces - (fresh - 1) * self.pieces,
+            tokens + fresh * self.tokens,
+        )
+
+    def cut(self, source_pass: SourcePass, first: int, pieces: np.ndarray) -> int:
         """Find the pieces of consecutive places of a pass; those not taken are skipped.
 
         Args:
-            epoch: which pass.
+            source_pass: which pass.
             first: the first place.
             pieces: int64 (4, places), receives doc_id, doc_start, doc_stop, doc_tokens; the last
-                is what is taken of the document.
+                is the document's length, or S where documents are truncated: what is behind is no
+                label.
 
         Returns:
             How many were taken; they stand first.
         """
         order = np.arange(first, first + pieces.shape[1], dtype=np.int64)
-        key = stream_key(self._seed, self._number, epoch)
-        number = permute(order, size=self.numbers, key=key)
+        key = stream_key(self._seed, self.number, source_pass.epoch)
+        number = permute(order, size=source_pass.numbers, key=key)
         doc_id, doc_start, doc_stop, doc_tokens = pieces
+        left = np.flatnonzero(number >= self._numbers)  # entries of the table of remains
+        entry = number[left] - self._numbers
+        number[left] = 0
+        self._find(number, doc_id, doc_start)
+        doc_tokens[:] = self._lengths[doc_id]
+        np.minimum(doc_start + self._context_length, doc_tokens, out=doc_stop)
+        keep = self._is_taken(doc_tokens)
+        remains = source_pass.remains
+        if remains is not None:
+            keep &= ~remains.is_begun(doc_id)
+            keep[left] = True
+            doc_id[left] = remains.doc_id[entry]
+            doc_start[left] = remains.start[entry]
+            doc_stop[left] = remains.stop[entry]
+            doc_tokens[left] = self._lengths[doc_id[left]]
+        if self._source.longer_than_context == "truncate":
+            np.minimum(doc_tokens, self._context_length, out=doc_tokens)
+        if keep.all():
+            return pieces.shape[1]
+        at = np.flatnonzero(keep)
+        for row in pieces:
+            row[: len(at)] = row[at]
+        return len(at)
+
+    def _find(self, number: Int64, doc_id: Int64, doc_start: Int64) -> None:
+        """The documents of numbers, and where their pieces begin."""
         doc_id[:] = number
         doc_start[:] = 0
         if len(self.long_documents):
@@ -224,75 +281,10 @@ class CutSource:
             doc_id[at] = self.long_documents[long]
             before = np.where(long > 0, self._extra_stop[long - 1], 0)
             doc_start[at] = (extra - before + 1) * self._context_length
-        doc_tokens[:] = self._lengths[doc_id]
-        taken = self._skip(pieces)
-        if self.set_aside.truncated_documents:
-            np.minimum(doc_tokens, self._context_length, out=doc_tokens)
-        np.minimum(doc_start + self._context_length, doc_tokens, out=doc_stop)
-        return taken
 
-    def _skip(self, pieces: np.ndarray) -> int:
-        """Move the pieces of documents that are taken to the front; how many they are."""
-        if self.documents == len(self._lengths):
-            return pieces.shape[1]
-        tokens = pieces[3]
-        keep = tokens >= self._source.min_tokens
+    def _is_taken(self, doc_tokens: Int64) -> np.ndarray:
+        """Which documents of these lengths a fresh pass takes."""
+        keep = doc_tokens >= self._source.min_tokens
         if self.set_aside.too_long_documents:
-            keep &= tokens <= self._context_length
-        at = np.flatnonzero(keep)
-        for row in (0, 1, 3):
-            pieces[row, : len(at)] = pieces[row, at]
-        return len(at)
-
-
-class SourceReader:
-    """Reads a source's passes piece by piece, from the start of one of them.
-
-    Args:
-        source: what to read.
-        epoch: the pass to start with.
-    """
-
-    def __init__(self, source: CutSource, *, epoch: int = 0) -> None:
-        self._source = source
-        self._epoch = epoch
-        self._place = 0
-        self._last_tokens = source.last_tokens
-
-    def read(self, queue: np.ndarray) -> int:
-        """Fill a queue with shuffled pieces, as far as looking at so many places fills it.
-
-        Args:
-            queue: int64 (5, slots), receives epoch, doc_id, doc_start, doc_stop, doc_tokens.
-
-        Returns:
-            How many pieces there were, 0 when no pass is left.
-        """
-        filled, places = 0, queue.shape[1]
-        while (places or not filled) and self._has_more():
-            count = min(places or queue.shape[1], self._source.numbers - self._place)
-            pieces = queue[:, filled : filled + count]
-            pieces[0] = self._epoch
-            taken = self._source.cut(self._epoch, self._place, pieces[1:])
-            self._place += count
-            places = max(0, places - count)
-            filled += self._limit(pieces[:, :taken])
-            if self._place == self._source.numbers:
-                self._epoch, self._place = self._epoch + 1, 0
-        return filled
-
-    def _has_more(self) -> bool:
-        whole = self._source.whole_epochs
-        return self._epoch < whole or (self._epoch == whole and self._last_tokens > 0)
-
-    def _limit(self, pieces: np.ndarray) -> int:
-        """How many of the next pieces the pass may take: all, unless it is a fraction of one."""
-        if self._epoch < self._source.whole_epochs:
-            return pieces.shape[1]
-        total = np.cumsum(pieces[3] - pieces[2])
-        count = int(np.searchsorted(total, self._last_tokens, side="right"))
-        if count < pieces.shape[1]:
-            self._last_tokens = 0  # the next piece would exceed it
-        elif count:
-            self._last_tokens -= int(total[-1])
-        return count
+            keep &= doc_tokens <= self._context_length
+        return keep

@@ -22,7 +22,7 @@ class Pieces:
 
     `position` is the number of stream tokens before a piece; sorted by it, the pieces of a stream
     lie end to end. `doc_tokens` is the length of the whole document, or of what is left of one that
-    is truncated, so that a piece knows whether its last token has a successor.
+    is truncated: the last token of a piece that ends there or later has no successor.
     """
 
     source: Int64
@@ -90,7 +90,7 @@ class Pieces:
     @property
     def num_targets(self) -> Int64:
         """Tokens of each piece that have a label: all but a document's very last, (pieces,)."""
-        return self.tokens - (self.doc_stop == self.doc_tokens)
+        return self.tokens - (self.doc_stop >= self.doc_tokens)
 
     def __len__(self) -> int:
         return len(self.doc_id)

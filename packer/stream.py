@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer.cut_source import CutSource, SourceLengths, SourceReader
+from packer.cut_source import CutSource
 from packer.mixture import TARGET_REACHED, Mixer, integer_weights
 from packer.plan import Int64, Pieces
+from packer.source_lengths import SourceLengths
+from packer.source_reader import SourceReader, documents_in
 from packer.workload import LONGEST_PIECE
 
 LARGEST_QUEUE = 1 << 16
@@ -33,6 +35,8 @@ class Selection:
 
     passes: Int64
     """Passes begun, and the first of every source."""
+    last_epoch: Int64
+    """Of the last of them; `passes` - 1 where no segment came before."""
     pieces: Int64
     """Over all passes, as are `tokens`."""
     tokens: Int64
@@ -81,7 +85,7 @@ class Stream:
         )
         self.weights = integer_weights(
             [
-                cut.tokens if source.weight is None else source.weight
+                _first_tokens(cut) if source.weight is None else source.weight
                 for source, cut in zip(sources, self.sources, strict=True)
             ]
         )
@@ -97,6 +101,11 @@ class Stream:
         if num_pieces < 1:
             raise ValueError(f"num_pieces is {num_pieces}; a chunk holds at least 1")
         return StreamRun(self, num_pieces)
+
+
+def _first_tokens(cut: CutSource) -> int:
+    first = cut.pass_at(0)
+    return cut.tokens if first is None else first.tokens
 
 
 def _check_stream(
@@ -146,6 +155,7 @@ class StreamRun(Iterator[Pieces]):
         self._tail = self._head.copy()
         self._readers = [SourceReader(source) for source in stream.sources]
         self._read = np.zeros(num_sources, dtype=np.int64)
+        self._number = np.array([source.number for source in stream.sources], dtype=np.int64)
 
     def __next__(self) -> Pieces:
         pieces = np.empty((6, self._num_pieces), dtype=np.int64)
@@ -155,7 +165,7 @@ class StreamRun(Iterator[Pieces]):
         while filled < self._num_pieces and not self._ended:
             count, reason = self._mixer.pick(self._tokens, self._head, self._tail, picked[filled:])
             slots = picked[filled : filled + count]
-            pieces[0, filled : filled + count] = slots // self._queue_slots
+            pieces[0, filled : filled + count] = self._number[slots // self._queue_slots]
             np.take(self._queues, slots, axis=1, out=pieces[1:, filled : filled + count])
             filled += count
             if reason == TARGET_REACHED:
@@ -193,27 +203,30 @@ class StreamRun(Iterator[Pieces]):
         for number, source in enumerate(self._stream.sources):
             pieces = int(emitted_pieces[number])
             tokens = int(self._mixer.emitted_tokens[number])
-            passes = max(1, -(-pieces // source.pieces))
-            last_pieces = pieces - (passes - 1) * source.pieces
+            passes, in_last, whole_tokens = source.pass_after(pieces)
+            last = source.pass_at(passes - 1)
+            assert last is not None
             rows.append(
                 (
                     passes,
+                    last.epoch,
                     pieces,
                     tokens,
-                    source.documents - source.documents_in(passes - 1, last_pieces),
-                    source.pieces - last_pieces,
-                    passes * source.tokens - tokens,
+                    last.documents - documents_in(source, passes - 1, in_last),
+                    last.pieces - in_last,
+                    whole_tokens - tokens,
                 )
             )
-        columns = np.array(rows, dtype=np.int64).T.copy()  # (6, sources)
+        columns = np.array(rows, dtype=np.int64).T.copy()  # (7, sources)
         behind, ahead = self._mixer.deviation()
         return Selection(
             passes=columns[0],
-            pieces=columns[1],
-            tokens=columns[2],
-            unselected_documents=columns[3],
-            unselected_pieces=columns[4],
-            unselected_tokens=columns[5],
+            last_epoch=columns[1],
+            pieces=columns[2],
+            tokens=columns[3],
+            unselected_documents=columns[4],
+            unselected_pieces=columns[5],
+            unselected_tokens=columns[6],
             behind_tokens=behind,
             ahead_tokens=ahead,
         )

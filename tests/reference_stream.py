@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 WORD = 1 << 64
@@ -44,6 +44,17 @@ def key_of(seed: int, source: int, epoch: int) -> int:
 
 
 @dataclass
+class SlowEpoch:
+    """What earlier segments of a chain have run of an epoch, and left of it."""
+
+    begun: set[int]
+    """Documents of which something has run."""
+    left: list[tuple[int, int, int]]
+    """doc_id, start, stop of what is left of these, ascending."""
+    run_tokens: int
+
+
+@dataclass
 class SlowSource:
     lengths: Sequence[int]
     weight: int
@@ -51,6 +62,8 @@ class SlowSource:
     max_epochs: Fraction
     min_tokens: int = 1
     longer_than_context: str = "cut"
+    earlier: list[SlowEpoch] = field(default_factory=list)
+    """Of epochs 0, 1, .., to the last that earlier segments began."""
 
 
 Piece = tuple[int, int, int, int, int]
@@ -70,27 +83,40 @@ def taken(source: SlowSource, doc_id: int, longest: int) -> int:
 def epoch_pieces(
     source: SlowSource, number: int, epoch: int, seed: int, longest: int
 ) -> list[Piece]:
-    """One pass: first pieces of all documents, then all the extra ones, shuffled, then sifted."""
+    """One pass: first pieces of all documents, then all the extra ones, shuffled, then sifted.
+
+    Of an epoch that earlier segments began, what they left of begun documents comes after these.
+    """
+    earlier = source.earlier[epoch] if epoch < len(source.earlier) else SlowEpoch(set(), [], 0)
     tokens = [taken(source, d, longest) for d in range(len(source.lengths))]
     ordered = [(d, 0) for d in range(len(source.lengths))]
     for d in range(len(source.lengths)):
         ordered += [(d, start) for start in range(longest, tokens[d], longest)]
+    first_left = len(ordered)
+    stops = [min(start + longest, tokens[d]) for d, start in ordered]
+    for d, first, stop in earlier.left:
+        for start in range(first, stop, longest):
+            ordered.append((d, start))
+            stops.append(min(start + longest, stop))
     size, key = len(ordered), key_of(seed, number, epoch)
-    shuffled = [ordered[permuted(i, size, key)] for i in range(size)]
+    shuffled = [permuted(i, size, key) for i in range(size)]
     return [
-        (number, epoch, d, start, min(start + longest, tokens[d]))
-        for d, start in shuffled
-        if tokens[d]
+        (number, epoch, *ordered[place], stops[place])
+        for place in shuffled
+        if place >= first_left
+        or (tokens[ordered[place][0]] and ordered[place][0] not in earlier.begun)
     ]
 
 
 def all_pieces(source: SlowSource, number: int, seed: int, longest: int) -> list[Piece]:
-    """All passes; the last one, if it is a fraction, ends before the first piece too many."""
+    """All passes; the last one, if it is a part of one, ends before the first piece too many."""
     whole = int(source.max_epochs)
     out = [p for e in range(whole) for p in epoch_pieces(source, number, e, seed, longest)]
-    last = epoch_pieces(source, number, whole, seed, longest)
-    room = (source.max_epochs - whole) * sum(piece[4] - piece[3] for piece in last)
-    for piece in last:
+    tokens = sum(taken(source, d, longest) for d in range(len(source.lengths)))
+    room = int((source.max_epochs - whole) * tokens)
+    if whole < len(source.earlier):
+        room -= source.earlier[whole].run_tokens
+    for piece in epoch_pieces(source, number, whole, seed, longest):
         room -= piece[4] - piece[3]
         if room < 0:
             break

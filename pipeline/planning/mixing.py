@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from packer.cut_source import CutSource, SetAside, SourceLengths
+from packer.cut_source import CutSource, SetAside
+from packer.source_lengths import SourceLengths
 from packer.stream import Selection, Stream
 from pipeline.config import RunConfig
 from pipeline.settings.documents import SourceConfig

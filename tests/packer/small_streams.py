@@ -8,9 +8,8 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import strategies as st
 
-from packer import cut_source as cut_module
-from packer.cut_source import SourceLengths
 from packer.plan import Pieces
+from packer.source_lengths import LONG_POLICIES, SourceLengths
 from packer.stream import Stream
 from tests import reference_stream as slow
 
@@ -59,7 +58,7 @@ def mixtures(draw: st.DrawFn) -> list[SourceLengths]:
             draw(weights) if weighted else None,
             draw(EPOCHS),
             draw(st.sampled_from([1, 1, 3, LONGEST_KEPT])),
-            draw(st.sampled_from(cut_module.LONG_POLICIES)),
+            draw(st.sampled_from(LONG_POLICIES)),
         )
         for _ in range(number)
     ]

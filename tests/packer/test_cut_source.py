@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packer import cut_source as cut_module
-from packer.cut_source import SourceLengths
+from packer.source_lengths import SourceLengths
 from packer.stream import Stream
 from tests.packer.small_streams import rows, source, whole
 

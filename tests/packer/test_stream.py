@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer import stream as stream_module
-from packer.cut_source import SourceLengths
 from packer.plan import Pieces
+from packer.source_lengths import SourceLengths
 from packer.stream import Selection, Stream
 from tests import reference_stream as slow
 from tests.packer.small_streams import LONGEST_KEPT, mixtures, rows, slow_sources, source, whole
