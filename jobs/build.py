@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,20 @@ from jobs import stages
 from jobs.executor import open_executor
 from jobs.progress import Reporter
 from jobs.tokenizing import Corpus, find_corpora, tokenize, with_engine
-from pipeline.balance import describe_cp, measure_plan
+from pipeline.balance import cp_parts, describe_cp, measure_plan
 from pipeline.config import RunConfig
-from pipeline.describe import describe, order_key, rows_per_group
+from pipeline.describe import describe, dtype_of, order_key, rows_per_group
 from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
+from pipeline.planning.chain import ChainEnd
 from pipeline.planning.cp_plans import CPJob, check_padding, cp_jobs
 from pipeline.planning.plan import plan_key
 from pipeline.planning.workloads import resolve_workload
 from pipeline.publish import WORK, publish, read_receipts, recover
 from pipeline.reading.token_records import ends_text
 from pipeline.settings.cluster import schedule_of
-from pipeline.shard.manifest import load_manifest, parse_segment
+from pipeline.shard.manifest import load_manifest
+from pipeline.shard.segment import parse_segment
 from pipeline.shard.tables import FormatError
 from pipeline.shard.writer import FileReceipt
 from pipeline.tokenizer.identity import policy_text
@@ -96,7 +98,9 @@ def build(
                 for corpus in corpora
             ]
 
-            plan = stages.plan(root, stores, config, keys["plan"], executor, ledger, reporter)
+            key, scratch = keys["plan"], stages.scratch_of(root, keys["plan"])
+            chain = ChainEnd.start(stores)
+            plan = stages.plan(root, scratch, chain, config, key, executor, ledger, reporter)
             segment = parse_segment(plan["segment"])
             balance = measure_plan(
                 root,
@@ -105,22 +109,25 @@ def build(
                 config.parallel.micro_batch_order,
             )
             for job in jobs:
-                check_padding(job, segment.parts)
+                check_padding(job, segment.part_numbers)
             if dry_run:
                 return BuildResult(plan=plan, balance=balance, finished=False)
 
-            num_parts = segment.parts
             files = [FileReceipt.from_dict(file) for file in plan["files"]]
-            files += stages.move_tokens(
-                root, stores, config, keys["plan"], num_parts, executor, ledger, reporter
+            move = stages.move_job(
+                root,
+                scratch,
+                segment,
+                stores,
+                run_tokens=config.shards.run_tokens,
+                dtype=dtype_of(stores),
+                rows_per_group=rows_per_group(config),
             )
-            cp = {}
+            files += stages.move_tokens(move, key, executor, ledger, reporter)
+            cp, parts = {}, segment.part_numbers
             for job in jobs:
-                num_rows = segment.steps * segment.num_micro_batches
-                files += stages.plan_cp(
-                    job, keys["plan"], num_parts, num_rows, executor, ledger, reporter
-                )
-                cp[str(job.cp_size)] = describe_cp(job, [segment])
+                files += stages.plan_cp(job, key, segment, executor, ledger, reporter)
+                cp[str(job.cp_size)] = describe_cp(job, cp_parts(root, parts, job.cp_size))
 
             stages.sweep(root, files)
             order = balance["micro_batch_order"]
@@ -148,6 +155,12 @@ def _fingerprints(
 def _finished(root: Path, keys: dict[str, Any], reporter: Reporter) -> BuildResult:
     """What is there already, when it is what the configuration asks for."""
     manifest = load_manifest(root)
+    first, *others = manifest.segments
+    if others or first.cut:
+        raise OtherConfiguration(
+            f"{root} holds a set that was extended or forked, of {len(others) + 1} segments; add "
+            "to it with steelyard extend, or choose another --out"
+        )
     have = dict(manifest.fingerprints)
     changed = [
         name for name in ("tokenize", "plan", "rows_per_group") if have.get(name) != keys[name]
@@ -181,5 +194,5 @@ def _finished(root: Path, keys: dict[str, Any], reporter: Reporter) -> BuildResu
             )
     stages.clean_up(root)
     reporter.line(f"{root} is finished: nothing to do")
-    plan = {"segment": asdict(manifest.segments[0]), "totals": dict(manifest.totals)}
+    plan = {"segment": first.as_dict(), "totals": dict(manifest.totals)}
     return BuildResult(plan=plan, balance=dict(manifest.balance), finished=True)

@@ -14,11 +14,12 @@ from jobs import stages
 from jobs.executor import open_executor
 from jobs.progress import Reporter
 from packer.context_parallel import DIAGNOSTIC, STRATEGIES
-from pipeline.balance import describe_cp
+from pipeline.balance import cp_parts, describe_cp
 from pipeline.built import config_of, workload_of
 from pipeline.config import ConfigError, JobSettings
 from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
+from pipeline.planning.chain import chain_key, plan_keys
 from pipeline.planning.cp_plans import check_padding, cp_jobs
 from pipeline.publish import WORK, publish, read_receipts, recover, staged_parts
 from pipeline.settings.context_parallel import ContextParallelSettings
@@ -69,34 +70,38 @@ def replan(
         recover(root)
         manifest, out = load_manifest(root), staged_parts(root)
         document = json.loads((root / "manifest.json").read_bytes())
-        jobs = cp_jobs(
-            settings,
-            root=root,
-            out=out,
-            max_tokens=min(segment.max_tokens for segment in manifest.segments),
-            workload=workload_of(manifest),
-        )
-        for job in jobs:
-            check_padding(job, manifest.num_parts)
+        jobs = [  # of each segment, since S_max may differ
+            cp_jobs(
+                settings,
+                root=root,
+                out=out,
+                max_tokens=segment.max_tokens,
+                workload=workload_of(manifest),
+            )
+            for segment in manifest.segments
+        ]
+        for segment, of_segment in zip(manifest.segments, jobs, strict=True):
+            for job in of_segment:
+                check_padding(job, segment.part_numbers)
         prefixes = tuple(f"cp={size}/" for size in settings.sizes)
         kept = [file for file in read_receipts(manifest) if not file.path.startswith(prefixes)]
         with (
             open_executor(job_settings or _small_or_large(manifest.num_parts)) as executor,
             Ledger(root / WORK / "ledger.jsonl") as ledger,
         ):
-            key, had = document["fingerprints"]["plan"], tuple(document["cp"])
-            num_rows = sum(part.steps * part.num_micro_batches for part in manifest.segments)
-            for job in jobs:
+            key, had = chain_key(plan_keys(manifest)), tuple(document["cp"])
+            for of_degree in zip(*jobs, strict=True):
+                job = of_degree[0]
+                for segment, of_segment in zip(manifest.segments, of_degree, strict=True):
+                    kept += stages.plan_cp(of_segment, key, segment, executor, ledger, reporter)
+                parts = cp_parts(root, range(manifest.num_parts), job.cp_size, out)
                 degree = str(job.cp_size)
-                kept += stages.plan_cp(
-                    job, key, manifest.num_parts, num_rows, executor, ledger, reporter
-                )
-                document["cp"][degree] = describe_cp(job, manifest.segments)
+                document["cp"][degree] = describe_cp(job, parts)
                 document["fingerprints"]["context_parallel"][degree] = job.key(key)
             del document["digests"]
             publish(root, document, kept)
             ledger.remove()
-    replaced = sorted(set(had) & {str(job.cp_size) for job in jobs}, key=int)
+    replaced = sorted(set(had) & set(map(str, settings.sizes)), key=int)
     plans = sorted(document["cp"].items(), key=lambda plan: int(plan[0]))
     degrees = (f"{degree} ({plan['strategy']})" for degree, plan in plans)
     note = f"; replaced: {', '.join(replaced)}" if replaced else ""

@@ -17,14 +17,14 @@ from jobs.progress import Reporter
 from jobs.searching import searching
 from jobs.units import Unit, run_units
 from pipeline.config import RunConfig, fingerprint
-from pipeline.describe import dtype_of, rows_per_group
 from pipeline.ledger import Ledger, Receipt
 from pipeline.materialize import MoveJob, assemble_shard, scatter_run
+from pipeline.planning.chain import ChainEnd
 from pipeline.planning.cp_plans import CPJob, write_cp_part
 from pipeline.planning.plan import write_plan
 from pipeline.planning.runs import RunGroups, inverse_is_there, run_path
 from pipeline.publish import WORK
-from pipeline.shard.manifest import EVERYTHING
+from pipeline.shard.segment import Segment, parse_segment
 from pipeline.shard.token_store import TokenStore
 from pipeline.shard.writer import FileReceipt
 
@@ -36,27 +36,39 @@ COMPILING = "kernels are compiled first"
 
 
 def plan(
-    root: Path,
-    stores: Sequence[TokenStore],
+    out: Path,
+    scratch: Path,
+    chain: ChainEnd,
     config: RunConfig,
     key: str,
     executor: Executor,
     ledger: Ledger,
     reporter: Reporter,
 ) -> Receipt:
-    """Plan the stream, unless the ledger has this plan whole; the stage's receipt."""
+    """Plan a segment, unless the ledger has this plan whole; the stage's receipt.
+
+    Args:
+        out: where `plan/` goes, here and below: the set's directory, or where parts wait to be
+            published.
+        scratch: of this plan (`scratch_of`).
+        chain: what the segment is added to.
+        config: of the segment.
+        key: of its plan.
+        executor: where tasks run.
+        ledger: of the job.
+        reporter: where progress goes.
+    """
     receipt = ledger.receipt(key, "plan")
-    if receipt is not None and _plan_is_there(root, scratch_of(root, key), receipt):
+    if receipt is not None and _plan_is_there(out, scratch, receipt):
         reporter.line("plan: there already")
         return receipt
     ledger.forget(["plan"])
-    scratch = scratch_of(root, key)
     if config.packing.policy == "lookahead":
         with reporter.stage("plan", total=None, unit="windows", before=COMPILING) as stage:
-            receipt = write_plan(root, scratch, stores, config, searching(executor, stage))
+            receipt = write_plan(out, scratch, chain, config, searching(executor, stage))
     else:
         with reporter.stage("plan", total=1, unit="stream", before=COMPILING) as stage:
-            receipt = write_plan(root, scratch, stores, config)
+            receipt = write_plan(out, scratch, chain, config)
             stage.advance(1)
     ledger.record(key, "plan", receipt)
     return receipt
@@ -65,21 +77,18 @@ def plan(
 def plan_cp(
     job: CPJob,
     plan_key: str,
-    num_parts: int,
-    num_rows: int,
+    segment: Segment,
     executor: Executor,
     ledger: Ledger,
     reporter: Reporter,
 ) -> list[FileReceipt]:
-    """Plan one CP degree for every plan part, `num_rows` micro-batches in all."""
-    out = Path(job.out)
-    if num_rows < ALONE_ROWS:
+    """Plan one CP degree for the parts of a segment."""
+    out, parts = Path(job.out), segment.part_numbers
+    if segment.steps * segment.num_micro_batches < ALONE_ROWS:
         executor = LocalExecutor()
-    units = [
-        Unit(name=f"cp={job.cp_size}/{part}", arguments=(job, part)) for part in range(num_parts)
-    ]
+    units = [Unit(name=f"cp={job.cp_size}/{part}", arguments=(job, part)) for part in parts]
     name = f"cp plan {job.cp_size}"
-    with reporter.stage(name, total=num_parts, unit="parts", before=COMPILING) as stage:
+    with reporter.stage(name, total=len(parts), unit="parts", before=COMPILING) as stage:
         receipts = run_units(
             executor,
             ledger,
@@ -93,34 +102,12 @@ def plan_cp(
 
 
 def move_tokens(
-    root: Path,
-    stores: Sequence[TokenStore],
-    config: RunConfig,
-    plan_key: str,
-    num_parts: int,
-    executor: Executor,
-    ledger: Ledger,
-    reporter: Reporter,
+    job: MoveJob, plan_key: str, executor: Executor, ledger: Ledger, reporter: Reporter
 ) -> list[FileReceipt]:
     """Move the tokens to where the plan says: scatter runs, then assemble shards."""
-    dtype = dtype_of(stores)
-    job = MoveJob(
-        root=str(root),
-        scratch=str(scratch_of(root, plan_key)),
-        stores=tuple(str(store.directory) for store in stores),
-        most_taken=tuple(
-            config.packing.context_length
-            if config.documents_of(source).longer_than_context == "truncate"
-            else EVERYTHING
-            for source in config.sources
-        ),
-        dtype=dtype,
-        num_parts=num_parts,
-        num_groups=RunGroups.of(stores, run_tokens=config.shards.run_tokens).count,
-        rows_per_group=rows_per_group(config),
-    )
-    key = fingerprint({"plan": plan_key, "dtype": dtype, "rows_per_group": job.rows_per_group})
-    shards = [Unit(name=f"shard/{part}", arguments=(job, part)) for part in range(num_parts)]
+    root = Path(job.root)
+    key = fingerprint({"plan": plan_key, "dtype": job.dtype, "rows_per_group": job.rows_per_group})
+    shards = [Unit(name=f"shard/{part}", arguments=(job, part)) for part in job.parts]
     if any(not _done(root, ledger, key, unit) for unit in shards):
         runs = [
             Unit(name=f"run/{group}", arguments=(job, group)) for group in range(job.num_groups)
@@ -137,7 +124,7 @@ def move_tokens(
                     Path(job.scratch), receipt["group"], "offsets"
                 ).exists(),
             )
-    with reporter.stage("move: write shards", total=num_parts, unit="shards") as stage:
+    with reporter.stage("move: write shards", total=len(shards), unit="shards") as stage:
         receipts = run_units(
             executor,
             ledger,
@@ -148,6 +135,29 @@ def move_tokens(
             intact=lambda _, receipt: _is_there(root, receipt),
         )
     return [FileReceipt.from_dict(receipt) for receipt in receipts]
+
+
+def move_job(
+    out: Path,
+    scratch: Path,
+    segment: Segment,
+    stores: Sequence[TokenStore],
+    *,
+    run_tokens: int,
+    dtype: str,
+    rows_per_group: int,
+) -> MoveJob:
+    """What moving a segment's tokens needs; `stores` are the chain's, `scratch` is the plan's."""
+    return MoveJob(
+        root=str(out),
+        scratch=str(scratch),
+        stores=tuple(str(store.directory) for store in stores),
+        most_taken=tuple(segment.most_taken(source) for source in range(len(stores))),
+        dtype=dtype,
+        parts=segment.part_numbers,
+        num_groups=RunGroups.of(stores, run_tokens=run_tokens).count,
+        rows_per_group=rows_per_group,
+    )
 
 
 def scratch_of(root: Path, plan_key: str) -> Path:
@@ -177,7 +187,7 @@ def sweep(root: Path, parts: Sequence[FileReceipt]) -> None:
 
 
 def _plan_is_there(root: Path, scratch: Path, receipt: Receipt) -> bool:
-    parts = range(receipt["segment"]["parts"])
+    parts = parse_segment(receipt["segment"]).part_numbers
     return all(_is_there(root, file) for file in receipt["files"]) and all(
         inverse_is_there(scratch, part) for part in parts
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def measure_plan(
         bounds_of(segment),
         schedule=schedule,
         order=order,
-        num_sources=len(segment.sources),
+        num_sources=_num_sources(segment),
         first_step=segment.first_step,
     )
     for part in range(segment.first_part, segment.stop_part):
@@ -67,6 +67,7 @@ def measure_binding(root: Path, segment: Segment, bounds: PackingConfig) -> dict
     meter, outside = BindingMeter(bounds, segment.policy), 0
     for part in range(segment.first_part, segment.stop_part):
         steps = read_plan_part(root / "plan" / f"{schema.part_name(part)}.parquet")
+        steps = replace(steps, first_step=steps.first_step - segment.first_step)
         meter.add(steps)
         outside += outside_bands(steps, bounds)
     return {
@@ -88,7 +89,7 @@ def measure_policy(
 
     def attempt(bounds: PackingConfig) -> dict[str, Any]:
         meter = BalanceMeter(
-            bounds, schedule=schedule, order=order, num_sources=len(segment.sources)
+            bounds, schedule=schedule, order=order, num_sources=_num_sources(segment)
         )
         for steps in Packer(policy, bounds, workload).steps_of(stream.chunks()):
             meter.add(steps)
@@ -97,51 +98,54 @@ def measure_policy(
     return with_lower_intake(replace(bounds_of(segment), intake_tokens=0), attempt)
 
 
+def cp_parts(
+    root: Path, parts: Iterable[int], cp_size: int, out: Path | None = None
+) -> list[tuple[Path, Path]]:
+    """The files of some plan parts, and of a degree's plan for them.
+
+    Args:
+        root: where `plan/` is.
+        parts: their numbers.
+        cp_size: the degree.
+        out: where `cp=N/` is, if not in `root`.
+    """
+    names = [f"{schema.part_name(part)}.parquet" for part in parts]
+    return [(root / "plan" / name, (out or root) / f"cp={cp_size}" / name) for name in names]
+
+
 def measure_cp(
-    root: Path,
-    segments: Sequence[Segment],
-    cp_size: int,
-    *,
-    candidates: Sequence[str] = (),
-    out: Path | None = None,
+    parts: Iterable[tuple[Path, Path]], cp_size: int, *, candidates: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The balance of one CP degree's plans over a chain (`packer.context_parallel.measures`).
 
     Args:
-        root: the set's directory.
-        segments: of the chain.
+        parts: of the plan, and of the degree, see `cp_parts`.
         cp_size: the degree.
         candidates: strategies from which one was chosen for each micro-batch.
-        out: where `cp=N/` is, if not in `root`.
 
     Returns:
         The measures, and where there are candidates `chosen`: micro-batches that each made.
     """
     meter, chosen = CPMeter(), Counter[str]()
-    for segment in segments:
-        for part in range(segment.first_part, segment.stop_part):
-            name = f"{schema.part_name(part)}.parquet"
-            steps = read_plan_part(root / "plan" / name)
-            plan = read_cp_part((out or root) / f"cp={cp_size}" / name, cp_size)
-            meter.add(plan, steps.pieces.tokens, steps.row_offsets)
-            chosen.update(plan.strategy)
+    for plan_path, cp_path in parts:
+        steps, plan = read_plan_part(plan_path), read_cp_part(cp_path, cp_size)
+        meter.add(plan, steps.pieces.tokens, steps.row_offsets)
+        chosen.update(plan.strategy)
     measures: dict[str, Any] = meter.result().as_dict()
     if candidates:
         measures["chosen"] = {name: chosen[name] for name in candidates}
     return measures
 
 
-def describe_cp(job: CPJob, segments: Sequence[Segment]) -> dict[str, Any]:
-    """The entry of a planned degree in the manifest's `cp`."""
+def describe_cp(job: CPJob, parts: Iterable[tuple[Path, Path]]) -> dict[str, Any]:
+    """The entry of a planned degree in the manifest's `cp`; `parts` as in `measure_cp`."""
     fields = job.fields
-    measures = measure_cp(
-        Path(job.root),
-        segments,
-        job.cp_size,
-        candidates=fields.get("candidates", ()),
-        out=Path(job.out),
-    )
-    return fields | measures
+    return fields | measure_cp(parts, job.cp_size, candidates=fields.get("candidates", ()))
+
+
+def _num_sources(segment: Segment) -> int:
+    """Sources of the chain up to the last one of the segment."""
+    return 1 + max(entry.source for entry in segment.sources)
 
 
 def read_cp_part(path: Path, cp_size: int) -> CPPlan:

@@ -29,9 +29,13 @@ def check_parts(manifest: Manifest, folders: tuple[str, ...]) -> None:
             )
 
 
-def config_of(manifest: Manifest) -> RunConfig:
-    """The resolved configuration that a set was built with."""
-    return parse_config(dict(manifest.config), name="manifest.json")
+def config_of(manifest: Manifest, segment: int = 0) -> RunConfig:
+    """The resolved configuration that a segment was made with.
+
+    What a chain's segments share, such as the tokenizer, is in each.
+    """
+    own = list(manifest.segments)[segment].config
+    return parse_config(dict(manifest.config if own is None else own), name="manifest.json")
 
 
 def workload_of(manifest: Manifest) -> Workload:

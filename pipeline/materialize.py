@@ -29,8 +29,9 @@ from pipeline.shard.writer import FileReceipt, write_part
 class MoveJob:
     """What every task of a materialization shares; small enough to send to each.
 
-    `most_taken` is how many tokens of a document each source gives at most: S where long ones
-    are truncated. What is behind them is no piece's next token.
+    `parts` are the numbers of the plan parts, consecutive. `most_taken` is how many tokens of a
+    document each source gives at most: S where long ones are truncated. What is behind them is no
+    piece's next token.
     """
 
     root: str
@@ -38,7 +39,7 @@ class MoveJob:
     stores: tuple[str, ...]
     most_taken: tuple[int, ...]
     dtype: str
-    num_parts: int
+    parts: range
     num_groups: int
     rows_per_group: int
 
@@ -61,19 +62,19 @@ def scatter_run(job: MoveJob, group: int) -> dict[str, int]:
         The unit's receipt: its group, tokens and pieces.
     """
     scratch = Path(job.scratch)
-    offsets = np.zeros((job.num_parts + 1, 2), np.int64)
+    offsets = np.zeros((len(job.parts) + 1, 2), np.int64)
     with (
         atomic_path(run_path(scratch, group, "tokens")) as tokens_path,
         atomic_path(run_path(scratch, group, "labels")) as labels_path,
         tokens_path.open("wb") as tokens_file,
         labels_path.open("wb") as labels_file,
     ):
-        for part in range(job.num_parts):
+        for place, part in enumerate(job.parts):
             pieces = read_inverse(scratch, part, group)
             ids, labels = _gather(job, pieces)
             tokens_file.write(ids.data)
             labels_file.write(labels.data)
-            offsets[part + 1] = offsets[part] + (len(ids), len(labels))
+            offsets[place + 1] = offsets[place] + (len(ids), len(labels))
     with atomic_path(run_path(scratch, group, "offsets")) as path, path.open("wb") as file:
         np.save(file, offsets)
     return {"group": group, "tokens": int(offsets[-1, 0]), "pieces": int(offsets[-1, 1])}
@@ -121,7 +122,8 @@ def _place(
     """Put one run's slice where the plan says; the number of tokens placed."""
     scratch = Path(job.scratch)
     offsets = np.load(run_path(scratch, group, "offsets"), mmap_mode="r")
-    (first, first_piece), (last, last_piece) = offsets[part], offsets[part + 1]
+    place = part - job.parts.start
+    (first, first_piece), (last, last_piece) = offsets[place], offsets[place + 1]
     if first_piece == last_piece:
         return 0
     pieces = read_inverse(scratch, part, group)

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from packer.packing.packer import PackingError
 from packer.schedule import Coupling, Schedule
 from packer.stream import Stream
 from packer.workload import Workload
-from pipeline.balance import measure_binding, measure_cp, measure_plan, measure_policy
+from pipeline.balance import (
+    cp_parts,
+    measure_binding,
+    measure_cp,
+    measure_plan,
+    measure_policy,
+)
 from pipeline.built import check_parts, config_of, stores_of, workload_of
+from pipeline.chain_balance import combined
 from pipeline.config import ConfigError
 from pipeline.planning.bounds import packing_config
-from pipeline.planning.mixing import open_stream
+from pipeline.planning.mixing import replay
+from pipeline.planning.pool import pool_before
 from pipeline.settings.cluster import ParallelSettings, schedule_of
-from pipeline.shard.manifest import Segment, load_manifest
+from pipeline.shard.manifest import Manifest, load_manifest
+from pipeline.shard.segment import Segment
 from pipeline.shares import measure_sources
 
 BASELINES = ("concat", "reorder")
@@ -44,8 +54,9 @@ def report(
     With another number of stages than configured they are equal, whatever the configured shares.
 
     Returns:
-        Totals of the manifest; the plan's balance of the first segment at the top level; `cp` by
-        degree, the smallest degree's figures at the top level too; `sources`, a dict each
+        Totals of the manifest; the chain's balance; `cp` by degree, the smallest degree's figures
+        at the top level too; `segments`, a dict each. The fields of a segment, at the top level too
+        where there is only one: those of its bounds; its balance; `sources`, a dict each
         (`pipeline.shares`); `binding`, bounds in the way of a better balance; `baselines` by
         policy, None for one that has no plan within the bounds.
 
@@ -54,9 +65,6 @@ def report(
         FormatError: `root` holds no finished set.
     """
     manifest = load_manifest(root)
-    config = config_of(manifest)
-    workload = workload_of(manifest)
-    segment = manifest.segments[0]
     given = {
         "dp_size": dp_size,
         "pp_size": pp_size,
@@ -64,36 +72,63 @@ def report(
         "coupling": coupling,
     }
     changes = {name: value for name, value in given.items() if value is not None}
-    schedule = _schedule(config.parallel, changes, segment.num_micro_batches)
+    schedules = [
+        _schedule(config_of(manifest, number).parallel, changes, segment.num_micro_batches)
+        for number, segment in enumerate(manifest.segments)
+    ]
     check_parts(manifest, ("plan/", *(f"cp={size}/" for size in manifest.cp_sizes)))
     by_degree = {
         degree: {
             "strategy": plan["strategy"],
             "kv_exchange": plan["kv_exchange"],
             **measure_cp(
-                root, manifest.segments, int(degree), candidates=plan.get("candidates", ())
+                cp_parts(root, range(manifest.num_parts), int(degree)),
+                int(degree),
+                candidates=plan.get("candidates", ()),
             ),
         }
         for degree, plan in sorted(manifest.cp.items(), key=lambda item: int(item[0]))
     }
     smallest = by_degree[min(by_degree, key=int)] if by_degree else {}
-    stream = open_stream(stores_of(manifest), config)
-    order = config.parallel.micro_batch_order  # each policy with its best, where that is asked
+    stores = stores_of(manifest)
+    balances, segments = [], []
+    for number, schedule in enumerate(schedules):
+        segment = manifest.segments[number]
+        balances.append(measure_plan(root, segment, schedule, manifest.micro_batch_order))
+        with TemporaryDirectory(prefix="steelyard-report-") as scratch:
+            pool = pool_before(manifest, number, stores, Path(scratch))
+            stream = replay(segment, stores, pool, target_tokens=segment.target_tokens)
+            segments.append(balances[-1] | _segment_figures(manifest, number, stream, schedule))
     return {
         **manifest.totals,
+        **combined(balances),
+        **(segments[0] if len(segments) == 1 else {}),
+        **{name: smallest[name] for name in ("cp_attention", "cp_tokens") if smallest},
+        "cp": by_degree,
+        "segments": segments,
+    }
+
+
+def _segment_figures(
+    manifest: Manifest, number: int, stream: Stream, schedule: Schedule
+) -> dict[str, Any]:
+    """The figures of a segment, but for its balance."""
+    root, segment = manifest.directory, manifest.segments[number]
+    config, workload = config_of(manifest, number), workload_of(manifest)
+    order = config.parallel.micro_batch_order  # each policy with its best, where that is asked
+    return {
         "policy": segment.policy,
         "thresholds": list(segment.thresholds),
         "intake_tokens": segment.intake_tokens,
         "context_length": segment.context_length,
         "max_tokens": segment.max_tokens,
-        **measure_plan(root, segment, schedule, manifest.micro_batch_order),
+        "first_step": segment.first_step,
+        "cut": segment.cut,
         **measure_binding(
             root,
             segment,
             replace(packing_config(config), intake_tokens=segment.intake_tokens),
         ),
-        **{name: smallest[name] for name in ("cp_attention", "cp_tokens") if smallest},
-        "cp": by_degree,
         "sources": measure_sources(root, segment, manifest.sources, stream),
         "baselines": {
             policy: _baseline(policy, stream, segment, workload, schedule, order)

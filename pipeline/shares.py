@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from packer.mixture import WEIGHT_SUM
 from packer.stream import Stream
@@ -31,34 +32,39 @@ def measure_sources(
         The fields of `SegmentSource`, and `name`; `asked_share` and `share` of the stream's tokens;
         `behind_tokens` and `ahead_tokens`, the furthest that the source ever was from its quota;
         `share_cv`, the coefficient of variation over steps of its share of a step's tokens;
-        `epochs`, how often the stream went through what a pass takes of it.
+        `epochs`, how often chain and stream went through what a fresh pass takes of it.
     """
     run = stream.chunks()
     for _ in run:
         pass
     selection = run.selection()
-    variation = _share_cv(root, segment)
+    steps = read_table(root / "steps.parquet", schema.STEPS)
+    variation = _share_cv(steps.slice(segment.first_step, segment.steps))
+    before = _by_source(steps)[: segment.first_step].sum(axis=0)
     return [
         {
             "name": sources[entry.source].name,
-            **asdict(entry),
+            **asdict(entry) | {"last_epoch": entry.final_epoch},
             "asked_share": int(stream.weights[index]) / WEIGHT_SUM,
             "share": entry.tokens / segment.stream_tokens,
             "behind_tokens": int(selection.behind_tokens[index]),
             "ahead_tokens": int(selection.ahead_tokens[index]),
             "share_cv": float(variation[entry.source]),
-            "epochs": entry.tokens / stream.sources[index].tokens,
+            "epochs": (int(before[entry.source]) + entry.tokens) / stream.sources[index].tokens,
         }
         for index, entry in enumerate(segment.sources)
     ]
 
 
-def _share_cv(root: Path, segment: Segment) -> np.ndarray:
+def _by_source(steps: pa.Table) -> np.ndarray:
+    """Tokens of each source in each step, (steps, sources)."""
+    column = steps.column("source_tokens").combine_chunks()
+    return column.flatten().to_numpy().reshape(steps.num_rows, -1)
+
+
+def _share_cv(steps: pa.Table) -> np.ndarray:
     """Standard deviation over mean of each source's share of a step, (sources,)."""
-    table = read_table(root / "steps.parquet", schema.STEPS)
-    table = table.slice(segment.first_step, segment.steps)
-    tokens = table.column("tokens").combine_chunks().to_numpy()
-    by_source = table.column("source_tokens").combine_chunks().flatten().to_numpy()
-    shares = by_source.reshape(len(tokens), -1) / tokens[:, None]  # (steps, sources)
+    by_source = _by_source(steps)
+    shares = by_source / by_source.sum(axis=1, keepdims=True)  # (steps, sources)
     mean = shares.mean(axis=0)
     return np.divide(shares.std(axis=0), mean, out=np.zeros_like(mean), where=mean > 0)

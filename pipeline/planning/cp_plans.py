@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,8 @@ def cp_jobs(
     ]
 
 
-def check_padding(job: CPJob, num_parts: int) -> None:
-    """Refuse padding that makes micro-batches too large, before anything is written.
+def check_padding(job: CPJob, parts: Iterable[int]) -> None:
+    """Refuse padding that makes micro-batches of these parts too large, before it is written.
 
     Raises:
         PlanError: how many exceed S_max, and what would help.
@@ -91,7 +92,7 @@ def check_padding(job: CPJob, num_parts: int) -> None:
         return
     multiple, bound = job.fields["pad_multiple"], job.options.max_tokens
     rows = over = largest = 0
-    for part in range(num_parts):
+    for part in parts:
         steps = read_plan_part(Path(job.root) / "plan" / f"{schema.part_name(part)}.parquet")
         padded = -(-steps.pieces.tokens // multiple) * multiple
         row_tokens = np.add.reduceat(padded, steps.row_offsets[:-1])

@@ -8,7 +8,6 @@ them, which is what moving the tokens needs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,34 @@ from packer.packing.search.objective import Merit, MeritMeter
 from packer.packing.whole import with_lower_intake
 from pipeline.config import RunConfig, fingerprint
 from pipeline.planning.bounds import settings_used, tuned
-from pipeline.planning.mixing import PlanError, open_stream, segment_sources, selection_totals
-from pipeline.planning.plan_parts import PlanParts, tail_table
+from pipeline.planning.chain import ChainEnd
+from pipeline.planning.mixing import (
+    PlanError,
+    asked_for,
+    open_stream,
+    segment_sources,
+    selection_totals,
+)
+from pipeline.planning.plan_parts import PlanParts
 from pipeline.planning.runs import RunGroups
 from pipeline.planning.workloads import resolve_workload
-from pipeline.shard.manifest import Segment, SegmentSource
-from pipeline.shard.token_store import TokenStore
-from pipeline.shard.writer import write_table
+from pipeline.shard.segment import Segment, SegmentSource
 
 
-def plan_key(store_keys: Sequence[str], config: RunConfig) -> str:
-    """What a plan depends on, as 64 hex digits: lengths and the settings of this stage alone."""
+def plan_key(store_keys: Sequence[str], config: RunConfig, *, after: str | None = None) -> str:
+    """What a plan depends on, as 64 hex digits: lengths and the settings of this stage alone.
+
+    Args:
+        store_keys: of the sources' token stores, in the order of `config.sources`.
+        config: the whole configuration.
+        after: the key of the chain before it (`planning.chain`); None for a first segment.
+    """
+    before = {} if after is None else {"after": after}
     return fingerprint(
-        {
+        before
+        | {
             "stores": list(store_keys),
-            "sources": [
-                {
-                    "weight": source.weight,
-                    "max_epochs": source.max_epochs,
-                    **config.documents_of(source).model_dump(),
-                }
-                for source in config.sources
-            ],
+            "sources": asked_for(config),
             "mixture": {**config.mixture.model_dump(), "at_source_end": config.at_source_end},
             "packing": settings_used(config),
             "workload": resolve_workload(config.workload).as_dict(),
@@ -53,26 +58,26 @@ def plan_key(store_keys: Sequence[str], config: RunConfig) -> str:
 def write_plan(
     root: Path,
     scratch: Path,
-    stores: Sequence[TokenStore],
+    chain: ChainEnd,
     config: RunConfig,
     search: Search = map,
 ) -> dict[str, Any]:
-    """Plan the whole stream and write `plan/`, `steps.parquet`, `tail.parquet` and the inverses.
+    """Plan a segment and write `plan/`, `steps.parquet`, `tail.parquet` and the inverses.
 
     Args:
-        root: the set's directory.
+        root: where they go: the set's directory, or where parts wait to be published.
         scratch: where the inverse of each plan part goes.
-        stores: token stores in the order of `config.sources`.
+        chain: what the segment is added to, and the token stores.
         config: the whole configuration; `plan_key` says what of it matters.
         search: maps the search over windows of `lookahead`; the plan does not depend on it.
 
     Returns:
-        The stage's receipt: `files` (a receipt each), `segment`, `totals`, in JSON types.
+        The stage's receipt: `files` (a receipt each), `segment`, and its `totals`, in JSON types.
 
     Raises:
         PlanError: the stream allows no step within the bounds.
     """
-    planner = _Planner(root, scratch, stores, config, search)
+    planner = _Planner(root, scratch, chain, config, search)
     try:
         bounds = tuned(planner.stream, config, planner.workload)
         if config.packing.policy == "lookahead":
@@ -89,14 +94,14 @@ class _Planner:
         self,
         root: Path,
         scratch: Path,
-        stores: Sequence[TokenStore],
+        chain: ChainEnd,
         config: RunConfig,
         search: Search,
     ) -> None:
-        self._root, self._scratch, self._stores, self._config = root, scratch, stores, config
+        self._root, self._scratch, self._chain, self._config = root, scratch, chain, config
         self._search = search
         self.workload = resolve_workload(config.workload)
-        self.stream = open_stream(stores, config)
+        self.stream = open_stream(chain, config)
 
     def worth(self, policy: str, config: PackingConfig) -> Merit | None:
         """What a policy's plan would be worth; None where it has none. Writes nothing."""
@@ -126,16 +131,16 @@ class _Planner:
         parts = PlanParts(
             self._root,
             self._scratch,
-            groups=RunGroups.of(self._stores, run_tokens=config.shards.run_tokens),
+            groups=RunGroups.of(self._chain.stores, run_tokens=config.shards.run_tokens),
             steps_per_part=max(1, config.shards.shard_tokens // tokens_per_step),
-            num_sources=len(self._stores),
+            chain=self._chain,
         )
         packer = Packer(policy, bounds, self.workload, search=self._search)
         run, meter = self.stream.chunks(), MeritMeter(bounds)
         for steps in packer.steps_of(run):
             parts.add(steps)
             meter.add(steps)
-        sources = segment_sources(config, self.stream, run.selection())
+        sources = segment_sources(asked_for(config), self.stream, run.selection())
         if not parts.has_steps:
             raise PlanError(
                 f"the stream has {sum(source.tokens for source in sources)} tokens in "
@@ -143,41 +148,38 @@ class _Planner:
                 f"and {bounds.num_micro_batches} pieces; add documents or epochs, or lower "
                 "packing.num_micro_batches or packing.context_length"
             )
-        receipts = [
-            *parts.finish(),
-            write_table(tail_table(packer.tail), self._root, "tail.parquet"),
-        ]
-        segment = _segment(config, policy, bounds, parts, sources)
+        receipts = parts.finish(packer.tail)
+        segment = self._segment(policy, bounds, parts, sources)
         return {
             "files": [receipt.as_dict() for receipt in receipts],
-            "segment": asdict(segment),
-            "totals": parts.totals(packer.tail) | selection_totals(sources),
+            "segment": segment.as_dict(),
+            "totals": parts.totals(packer.tail) | selection_totals([segment]),
         }, meter.result()
 
-
-def _segment(
-    config: RunConfig,
-    policy: str,
-    bounds: PackingConfig,
-    parts: PlanParts,
-    sources: tuple[SegmentSource, ...],
-) -> Segment:
-    return Segment(
-        first_step=0,
-        steps=parts.num_steps,
-        first_part=0,
-        parts=parts.num_parts,
-        num_micro_batches=bounds.num_micro_batches,
-        context_length=bounds.context_length,
-        max_tokens=bounds.max_tokens,
-        max_pieces=bounds.max_pieces,
-        intake_tokens=bounds.intake_tokens,
-        max_displacement=bounds.max_displacement,
-        policy=policy,
-        thresholds=bounds.thresholds if policy == "wlb" else (),
-        seed=config.mixture.seed,
-        sources=sources,
-        stream_tokens=sum(source.tokens for source in sources),
-        target_tokens=config.mixture.target_tokens,
-        at_source_end=config.at_source_end,
-    )
+    def _segment(
+        self,
+        policy: str,
+        bounds: PackingConfig,
+        parts: PlanParts,
+        sources: tuple[SegmentSource, ...],
+    ) -> Segment:
+        config, chain = self._config, self._chain
+        return Segment(
+            first_step=chain.steps,
+            steps=parts.num_steps,
+            first_part=chain.parts,
+            parts=parts.num_parts,
+            num_micro_batches=bounds.num_micro_batches,
+            context_length=bounds.context_length,
+            max_tokens=bounds.max_tokens,
+            max_pieces=bounds.max_pieces,
+            intake_tokens=bounds.intake_tokens,
+            max_displacement=bounds.max_displacement,
+            policy=policy,
+            thresholds=bounds.thresholds if policy == "wlb" else (),
+            seed=config.mixture.seed,
+            sources=sources,
+            stream_tokens=sum(source.tokens for source in sources),
+            target_tokens=config.mixture.target_tokens,
+            at_source_end=config.at_source_end,
+        )

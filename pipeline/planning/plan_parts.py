@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.plan import Pieces, Steps
+from pipeline.planning.chain import ChainEnd
 from pipeline.planning.runs import RunGroups, write_inverse
 from pipeline.shard import schema
 from pipeline.shard.writer import FileReceipt, write_part, write_table
 
 
 class PlanParts:
-    """Gathers steps into parts of `steps_per_part` and writes each with its inverse."""
+    """Gathers a segment's steps into parts of `steps_per_part` and writes each with its inverse.
+
+    Args:
+        root: where `plan/` and the tables go.
+        scratch: where inverses go.
+        groups: how the stores are read when tokens move.
+        steps_per_part: steps of a part; its last may have fewer.
+        chain: its end, after which steps, parts and the tables go on.
+    """
 
     def __init__(
-        self, root: Path, scratch: Path, *, groups: RunGroups, steps_per_part: int, num_sources: int
+        self,
+        root: Path,
+        scratch: Path,
+        *,
+        groups: RunGroups,
+        steps_per_part: int,
+        chain: ChainEnd,
     ) -> None:
         self._root, self._scratch, self._groups = root, scratch, groups
         self._steps_per_part = steps_per_part
-        self._num_sources = num_sources
+        self._chain = chain
         self._held: list[Steps] = []
         self._receipts: list[FileReceipt] = []
         self._step_tables: list[pa.Table] = []
@@ -39,8 +55,8 @@ class PlanParts:
         return self.num_steps > 0
 
     def add(self, steps: Steps) -> None:
-        """Take consecutive steps; whole parts are written as they fill."""
-        self._held.append(steps)
+        """Take consecutive steps, counted from 0; whole parts are written as they fill."""
+        self._held.append(replace(steps, first_step=self._chain.steps + steps.first_step))
         self.num_steps += steps.num_steps
         if sum(held.num_steps for held in self._held) < self._steps_per_part:
             return
@@ -51,16 +67,29 @@ class PlanParts:
         rest = joined.take_steps(whole, joined.num_steps)
         self._held = [rest] if rest.num_steps else []
 
-    def finish(self) -> list[FileReceipt]:
-        """Write what is held and `steps.parquet`; the receipts, that of `steps.parquet` last."""
+    def finish(self, tail: Pieces) -> list[FileReceipt]:
+        """Write what is held, and the chain's `steps.parquet` and `tail.parquet`.
+
+        Args:
+            tail: what no step holds.
+
+        Returns:
+            Receipts of the parts, then of the two tables.
+        """
         if self._held:
             self._write(Steps.concatenate(self._held))
             self._held = []
-        table = write_table(pa.concat_tables(self._step_tables), self._root, "steps.parquet")
-        return [*self._receipts, table]
+        chain = self._chain
+        steps = [chain.steps_table, *self._step_tables]
+        tails = [chain.tail_table, tail_table(tail, chain.segments)]
+        return [
+            *self._receipts,
+            write_table(_joined(steps), self._root, "steps.parquet"),
+            write_table(_joined(tails), self._root, "tail.parquet"),
+        ]
 
     def totals(self, tail: Pieces) -> dict[str, Any]:
-        """Counts over every piece of the stream, placed or in the tail (FORMAT.md section 6)."""
+        """Counts over every piece of the segment, placed or in the tail (FORMAT.md section 6)."""
         return {
             "stream_documents": self._documents + int((tail.doc_start == 0).sum()),
             "stream_tokens": self._tokens + int(tail.tokens.sum()),
@@ -74,7 +103,7 @@ class PlanParts:
         }
 
     def _write(self, steps: Steps) -> None:
-        part = len(self._receipts)
+        part = self._chain.parts + len(self._receipts)
         name = f"plan/{schema.part_name(part)}.parquet"
         write_inverse(self._scratch, part, steps.pieces, self._groups)
         self._receipts.append(write_part(plan_table(steps), self._root, name))
@@ -86,19 +115,20 @@ class PlanParts:
 
     def _steps_table(self, steps: Steps, part: int) -> pa.Table:
         pieces, count = steps.pieces, steps.num_steps
-        by_source = np.zeros((count, self._num_sources), np.int64)
+        by_source = np.zeros((count, len(self._chain.stores)), np.int64)
         np.add.at(by_source, (steps.piece_step - steps.first_step, pieces.source), pieces.tokens)
         per_step = (count, steps.num_micro_batches)
         tokens = by_source.sum(axis=1)
         targets = steps.row_targets.reshape(per_step).sum(axis=1)
         workload = steps.row_workload.reshape(per_step)
-        before_tokens, before_targets = self._tokens, self._targets
+        before_tokens = self._before("cumulative_tokens") + self._tokens
+        before_targets = self._before("cumulative_targets") + self._targets
         self._tokens += int(tokens.sum())
         self._targets += int(targets.sum())
         return pa.table(
             {
                 "step": steps.first_step + np.arange(count),
-                "segment": np.zeros(count, np.int32),
+                "segment": np.full(count, self._chain.segments, np.int32),
                 "part": np.full(count, part, np.int32),
                 "tokens": tokens,
                 "targets": targets,
@@ -110,6 +140,16 @@ class PlanParts:
             },
             schema=schema.STEPS,
         )
+
+    def _before(self, name: str) -> int:
+        """A running total of the chain so far."""
+        column = self._chain.steps_table.column(name)
+        return column[-1].as_py() if len(column) else 0
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    """Tables end to end; those without rows leave no trace."""
+    return pa.concat_tables([table for table in tables if table.num_rows] or tables[:1])
 
 
 def plan_table(steps: Steps) -> pa.Table:
@@ -169,10 +209,10 @@ def as_offsets(offsets: np.ndarray) -> pa.Array:
     return pa.array(offsets.astype(np.int32))
 
 
-def tail_table(tail: Pieces) -> pa.Table:
-    """`tail.parquet`: the stream's end, in stream order."""
+def tail_table(tail: Pieces, segment: int) -> pa.Table:
+    """A segment's rows of `tail.parquet`: the stream's end, in stream order."""
     columns = {name: getattr(tail, name) for name in schema.TAIL.names if name != "segment"}
-    arrays = {"segment": np.zeros(len(tail), np.int32)} | columns
+    arrays = {"segment": np.full(len(tail), segment, np.int32)} | columns
     return pa.table(
         {name: pa.array(arrays[name]).cast(schema.TAIL.field(name).type) for name in arrays},
         schema=schema.TAIL,

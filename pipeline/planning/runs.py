@@ -111,6 +111,6 @@ def _inverse_path(scratch: Path, part: int, name: str) -> Path:
 def run_path(scratch: Path, group: int, kind: str) -> Path:
     """A run's file: `tokens` (flat ids), `labels` (int64, a piece each), `offsets` (npy).
 
-    `offsets` is (parts + 1, 2): where each plan part's tokens and labels start.
+    `offsets` is (parts + 1, 2): where the tokens and labels of each of the job's parts start.
     """
     return scratch / "runs" / f"{part_name(group)}.{kind}"

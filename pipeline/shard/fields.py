@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING
 from typing import Any, TypeVar, cast
 
 Result = TypeVar("Result")
@@ -21,12 +22,18 @@ def _is_object(value: object) -> bool:
 
 
 _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
     "int": (_is_integer, "an integer of 64 bits"),
     "int | None": (lambda value: value is None or _is_integer(value), "an integer or null"),
     "float": (_is_number, "a number"),
     "float | None": (lambda value: value is None or _is_number(value), "a number or null"),
     "str": (lambda value: isinstance(value, str), "a string"),
+    "str | None": (lambda value: value is None or isinstance(value, str), "a string or null"),
     "Mapping[str, Any]": (_is_object, "an object"),
+    "Mapping[str, Any] | None": (
+        lambda value: value is None or _is_object(value),
+        "an object or null",
+    ),
     "Mapping[str, int]": (
         lambda value: _is_object(value) and all(map(_is_integer, value.values())),
         "an object of integers",
@@ -47,10 +54,14 @@ def from_fields(kind: Callable[..., Result], entry: Mapping[str, Any]) -> Result
     """The dataclass from a JSON object; fields that it does not know are left aside.
 
     Raises:
-        KeyError: a field is missing.
+        KeyError: a field is missing that has no default.
         ValueError: a field is of another type.
     """
-    known = cast(Any, kind).__dataclass_fields__
+    known = {
+        name: about
+        for name, about in cast(Any, kind).__dataclass_fields__.items()
+        if name in entry or about.default is MISSING
+    }
     for name, about in known.items():
         check, words = _TYPES.get(about.type, (None, ""))
         if check is not None and not check(entry[name]):

@@ -21,6 +21,7 @@ from packer.orders import ORDERS
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.fields import from_fields
+from pipeline.shard.segment import Segment, SegmentSource, parse_segment
 from pipeline.shard.tables import FormatError, NotInSet, read_bytes, read_table
 
 __all__ = [
@@ -33,9 +34,6 @@ __all__ = [
     "load_manifest",
 ]
 
-EVERYTHING = 1 << 62
-"""More tokens than any document has."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
@@ -47,70 +45,6 @@ class Source:
     documents: int
     tokens: int
     rejected: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentSource:
-    """A source's part in a segment: how it was asked for, and what the stream took.
-
-    Weight None stands for the tokens of one pass. docs/FORMAT.md, section 6, has the counts.
-    """
-
-    source: int
-    weight: float | None
-    max_epochs: float
-    min_tokens: int
-    longer_than_context: str
-    passes: int
-    tokens: int
-    unselected_documents: int
-    unselected_pieces: int
-    unselected_tokens: int
-    too_short_documents: int
-    too_short_tokens: int
-    too_long_documents: int
-    too_long_tokens: int
-    truncated_documents: int
-    truncated_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """Consecutive steps made under one configuration; docs/FORMAT.md, section 6."""
-
-    first_step: int
-    steps: int
-    first_part: int
-    parts: int
-    num_micro_batches: int
-    context_length: int
-    max_tokens: int
-    max_pieces: int
-    intake_tokens: int
-    max_displacement: int
-    policy: str
-    thresholds: tuple[int, ...]
-    seed: int
-    sources: tuple[SegmentSource, ...]
-    stream_tokens: int
-    target_tokens: int | None
-    at_source_end: str
-
-    def most_taken(self, source: int) -> int:
-        """How many tokens of a source's document are taken at most; what follows is no label."""
-        truncates = any(
-            entry.source == source and entry.longer_than_context == "truncate"
-            for entry in self.sources
-        )
-        return self.context_length if truncates else EVERYTHING
-
-    @property
-    def stop_step(self) -> int:
-        return self.first_step + self.steps
-
-    @property
-    def stop_part(self) -> int:
-        return self.first_part + self.parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,12 +237,6 @@ def _manifest(directory: Path, document: dict[str, Any], steps: pa.Table) -> Man
         "step_targets": _column(steps, "targets"),
     }
     return from_fields(Manifest, document | made)
-
-
-def parse_segment(entry: dict[str, Any]) -> Segment:
-    sources = tuple(from_fields(SegmentSource, source) for source in entry["sources"])
-    thresholds = tuple(entry["thresholds"])
-    return from_fields(Segment, {**entry, "sources": sources, "thresholds": thresholds})
 
 
 def _workload(entry: dict[str, Any]) -> WorkloadModel:

@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pipeline.shard.manifest import Manifest
+from pipeline.spool import Spool
 from pipeline.verify.part import row_group_of
 from pipeline.verify.quotas import Quotas
 from pipeline.verify.result import Progress, VerifyError
 from pipeline.verify.selection import PassCounts, StreamCounts, has_ended, taken_tokens
-from pipeline.verify.spool import Spool
 from pipeline.verify.stores import RawStore
 
 TAIL = -1
