@@ -86,24 +86,41 @@ def report(directory: Path, figures: dict[str, Any]) -> None:
     words = ", ".join(f"{count:,} {reason}" for reason, count in sorted(rejected.items())) or "none"
     console.print(
         f"{directory}: {figures['documents']:,} documents, {figures['tokens']:,} tokens; "
-        f"rejected: {words}\n"
-        f"{figures['steps']:,} steps of {figures['num_micro_batches']} micro-batches, "
-        f"S {figures['context_length']:,}, S_max {figures['max_tokens']:,}, "
-        f"A {figures['intake_tokens']:,}; tail {figures['tail_tokens']:,} tokens; "
-        f"{_schedule(figures)}"
+        f"rejected: {words}"
     )
+    segments = figures["segments"]
+    for number, segment in enumerate(segments):
+        tail = f"tail {figures['tail_tokens']:,} tokens; " if len(segments) == 1 else ""
+        if len(segments) > 1:
+            stop = segment["first_step"] + segment["steps"]
+            cut = ", where a fork cut it" if segment["cut"] else ""
+            console.print(f"segment {number}: steps {segment['first_step']} to {stop - 1}{cut}")
+        console.print(
+            f"{segment['steps']:,} steps of {segment['num_micro_batches']} micro-batches, "
+            f"S {segment['context_length']:,}, S_max {segment['max_tokens']:,}, "
+            f"A {segment['intake_tokens']:,}; {tail}{_schedule(segment)}"
+        )
+        _segment(console, segment, "this set" if len(segments) == 1 else "this segment")
+    if len(segments) > 1:
+        title = f"the chain of {len(segments)} segments; tails {figures['tail_tokens']:,} tokens"
+        balance({"all steps": figures}, title)
+    console.print(
+        "Times are relative to a plan's own work spread evenly. concat cuts documents, so its\n"
+        "tokens attend to fewer before them: less work, but not the same training."
+    )
+
+
+def _segment(console: Console, figures: dict[str, Any], name: str) -> None:
+    """A segment's mixture, and its balance beside that of other policies."""
     _sources(console, figures["sources"])
-    possible = {name: row for name, row in figures["baselines"].items() if row is not None}
-    for name in figures["baselines"].keys() - possible.keys():
-        console.print(f"{name}: no plan within the same bounds")
-    columns = {**possible, f"{figures['policy']} (this set)": figures}
-    balance(columns, "balance on the same stream")
+    possible = {policy: row for policy, row in figures["baselines"].items() if row is not None}
+    for policy in figures["baselines"].keys() - possible.keys():
+        console.print(f"{policy}: no plan within the same bounds")
+    balance({**possible, f"{figures['policy']} ({name})": figures}, "balance on the same stream")
     in_the_way = ", ".join(figures["binding"]) or "none"
     console.print(
         f"bounds in the way of more: {in_the_way}; "
-        f"tokens out of bands: {figures['outside_bands']:,}\n"
-        "Times are relative to a plan's own work spread evenly. concat cuts documents, so its\n"
-        "tokens attend to fewer before them: less work, but not the same training."
+        f"tokens out of bands: {figures['outside_bands']:,}"
     )
 
 
@@ -221,7 +238,8 @@ def document(figures: dict[str, Any]) -> None:
     if "pieces" in figures:
         table = table_of("pieces", ["epoch", "doc_start", "doc_stop", "step", "slot"])
         for piece in figures["pieces"]:
-            place = ["tail", ""] if piece["step"] is None else [piece["step"], piece["slot"]]
+            tail = [f"tail of segment {piece['segment']}", ""]
+            place = tail if piece["step"] is None else [piece["step"], piece["slot"]]
             cells = [piece["epoch"], piece["doc_start"], piece["doc_stop"], *place]
             table.add_row(*(str(cell) for cell in cells))
         console.print(table)

@@ -18,15 +18,32 @@ def load_config(path: Path, overrides: tuple[str, ...] = ()) -> RunConfig:
     Raises:
         ConfigError: unreadable file, unknown key, wrong type, missing key.
     """
+    return parse_config(override(read_document(path), overrides), name=str(path))
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A TOML file, not validated.
+
+    Raises:
+        ConfigError: it cannot be read, or is no TOML.
+    """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    for override in overrides:
-        _apply(document, override)
-    return parse_config(document, name=str(path))
+
+
+def override(document: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
+    """The document with `table.key=value` overrides applied, in place.
+
+    Raises:
+        ConfigError: one that names no place in it.
+    """
+    for text in overrides:
+        _apply(document, text)
+    return document
 
 
 def parse_config(document: dict[str, Any], *, name: str) -> RunConfig:

@@ -56,15 +56,20 @@ def describe(
         "version": schema.VERSION,
         "dtype": dtype_of(stores),
         "tokenizer": identity.as_dict(),
-        "sources": [_source(root, store) for store in stores],
+        "sources": [source_entry(root, store) for store in stores],
         "workload": workload.as_dict(),
         "micro_batch_order": order,
         "rows_per_group": rows_per_group(config),
         "segments": [plan["segment"]],
         "totals": totals | plan["totals"],
-        "config": config.model_dump(mode="json", by_alias=True, exclude=_CHANGES_NOTHING),
+        "config": config_entry(config),
         "fingerprints": fingerprints,
     }
+
+
+def config_entry(config: RunConfig) -> dict[str, Any]:
+    """The resolved configuration as a manifest has it."""
+    return config.model_dump(mode="json", by_alias=True, exclude=_CHANGES_NOTHING)
 
 
 def dtype_of(stores: Sequence[TokenStore]) -> str:
@@ -84,7 +89,8 @@ def order_key(settings: ParallelSettings) -> str | dict[str, Any]:
     return cluster if order == AUTO else order
 
 
-def _source(root: Path, store: TokenStore) -> dict[str, Any]:
+def source_entry(root: Path, store: TokenStore) -> dict[str, Any]:
+    """What the manifest says of a source; `root` is the set's directory."""
     given = store.directory
     inside = given.is_relative_to(root)
     return {

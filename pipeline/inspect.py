@@ -92,7 +92,8 @@ def inspect_document(
     Returns:
         `source`, `doc_id`, `path` (the input, as inputs.parquet has it), `record` (its number in
         that file), `tokens`, `metadata` (an object, or None where no columns are kept), and where
-        asked for `text` and `pieces` (a dict each; `step` and `slot` are None for the tail).
+        asked for `text` and `pieces` (a dict each; `step` and `slot` are None for the tail of its
+        `segment`, and what stands there may have run in a later one).
 
     Raises:
         NotInSet: no such source.
@@ -132,12 +133,21 @@ def _pieces_of(manifest: Manifest, source: int, doc_id: int) -> list[dict[str, A
         with pq.ParquetFile(manifest.plan_path(part)) as file:
             columns = ["step", "slot", "source", "doc_id", *_PIECE]
             for batch in file.iter_batches(columns=columns, use_threads=False):
-                found += _pieces_in(batch, source, doc_id)
+                found += [
+                    {
+                        "segment": manifest.segments.index(manifest.segment_of(piece["step"])),
+                        **piece,
+                    }
+                    for piece in _pieces_in(batch, source, doc_id)
+                ]
     tail = pq.read_table(manifest.directory / "tail.parquet")
     mine = (pc.field("source") == source) & (pc.field("doc_id") == doc_id)
     for row in tail.filter(mine).to_pylist():
-        found.append({"step": None, "slot": None} | {name: row[name] for name in _PIECE})
-    return sorted(found, key=lambda piece: (piece["epoch"], piece["doc_start"]))
+        found.append(
+            {"segment": row["segment"], "step": None, "slot": None}
+            | {name: row[name] for name in _PIECE}
+        )
+    return sorted(found, key=lambda piece: (piece["epoch"], piece["doc_start"], piece["segment"]))
 
 
 def _pieces_in(batch: pa.RecordBatch, source: int, doc_id: int) -> list[dict[str, Any]]:

@@ -41,5 +41,10 @@ class Spool:
         path.unlink()
         return records
 
+    def read(self, bucket: int) -> np.ndarray:
+        """The records of a bucket in the order in which they came; they stay."""
+        path = self._path(bucket)
+        return np.fromfile(path, self._dtype) if path.exists() else np.empty(0, self._dtype)
+
     def _path(self, bucket: int) -> Path:
         return self._directory / f"{self._name}-{bucket}"

@@ -3,7 +3,8 @@
 Two sorts of all pieces, the tail's included, through buckets on disk. By position, the pieces must
 lie end to end from 0 to the stream's length, and the sources' tokens keep to their quotas. By
 document, the pieces of an epoch must be disjoint, whole parts of S tokens, and together all that is
-taken of every document, in every epoch but the last one of each source.
+taken of every document, in every epoch but the last one of each source. Along a chain that is what
+earlier segments have not run.
 """
 
 from __future__ import annotations
@@ -16,28 +17,13 @@ import numpy as np
 
 from pipeline.shard.manifest import Manifest
 from pipeline.spool import Spool
+from pipeline.verify import ran as ran_module
 from pipeline.verify.part import row_group_of
 from pipeline.verify.quotas import Quotas
+from pipeline.verify.ran import PIECE, TAIL, Left, Ran
 from pipeline.verify.result import Progress, VerifyError
-from pipeline.verify.selection import PassCounts, StreamCounts, has_ended, taken_tokens
+from pipeline.verify.selection import SourcePasses, StreamCounts, has_ended, taken_tokens
 from pipeline.verify.stores import RawStore
-
-TAIL = -1
-"""`part` of a piece that stands in tail.parquet."""
-PIECE = np.dtype(
-    [
-        ("position", np.int64),
-        ("doc_id", np.int64),
-        ("start", np.int64),
-        ("stop", np.int64),
-        ("source", np.int32),
-        ("epoch", np.int32),
-        ("part", np.int32),
-        ("row", np.int32),
-    ]
-)
-BUCKET_PIECES = 1 << 21
-"""Pieces that a bucket is meant to hold: about 100 MB."""
 
 
 class Conservation:
@@ -47,6 +33,7 @@ class Conservation:
         manifest: of the set.
         segment: number of the segment.
         stores: the sources' checked token stores.
+        ran: what earlier segments have run; this one's pieces are added as they are checked.
         scratch: an existing directory for temporary files, about 100 bytes a piece.
     """
 
@@ -55,20 +42,25 @@ class Conservation:
         manifest: Manifest,
         segment: int,
         stores: list[RawStore],
+        ran: Ran,
         scratch: Path,
     ) -> None:
         self._manifest = manifest
+        self._ran = ran
         self._segment = manifest.segments[segment]
         self._stores = stores
         self._scratch = scratch
         stated = manifest.totals.get("stream_pieces")  # sizes buckets; checked with the totals
         pieces = max(1, stated) if isinstance(stated, int) else 1
-        self._bucket_tokens = max(1, self._segment.stream_tokens * BUCKET_PIECES // pieces)
+        bucket_pieces = ran_module.BUCKET_PIECES
+        self._bucket_tokens = max(1, self._segment.stream_tokens * bucket_pieces // pieces)
         self._stream = Spool(scratch, f"stream-{segment}", PIECE)
         self._documents: dict[tuple[int, int], Spool] = {}
         self._name = f"documents-{segment}"
         self._end = np.zeros(len(stores), np.int64)
         """Of each source's last piece, in the stream."""
+        self.placed_end = 0
+        """Of the last piece that a row holds."""
         self.counts = StreamCounts()
 
     def add(self, pieces: np.ndarray) -> None:
@@ -80,23 +72,28 @@ class Conservation:
             if key not in self._documents:
                 name = f"{self._name}-{source}-{epoch}"
                 self._documents[key] = Spool(self._scratch, name, PIECE)
-            self._documents[key].add(self._weight(source, mine["doc_id"]), mine)
+            self._documents[key].add(self._ran.buckets[source].of(mine["doc_id"]), mine)
             tokens = int((mine["stop"] - mine["start"]).sum())
             end = int((mine["position"] + mine["stop"] - mine["start"]).max())
             self._end[source] = max(self._end[source], end)
-            taken = self._taken(source, self._stores[source].lengths[mine["doc_id"]])
+            length = self._stores[source].lengths[mine["doc_id"]].astype(np.int64)
+            taken = np.minimum(length, self._segment.most_taken(source))
             first = mine["start"] == 0
             self.counts.documents += int(first.sum())
             self.counts.cut_documents += int((first & (mine["stop"] < taken)).sum())
             self.counts.tokens_of[key] += tokens
             self.counts.tokens += tokens
         self.counts.pieces += len(pieces)
+        rows = pieces[pieces["part"] != TAIL]
+        if len(rows):
+            end = int((rows["position"] + rows["stop"] - rows["start"]).max())
+            self.placed_end = max(self.placed_end, end)
 
-    def check(self, passes: Sequence[PassCounts], progress: Progress) -> StreamCounts:
+    def check(self, passes: Sequence[SourcePasses], progress: Progress) -> StreamCounts:
         """Check all that was collected.
 
         Args:
-            passes: what a pass takes of each of the segment's sources.
+            passes: that may be taken over each of the segment's sources.
             progress: told of buckets and epochs.
 
         Raises:
@@ -105,16 +102,17 @@ class Conservation:
         until = self._segment.stream_tokens
         if self._segment.at_source_end == "drop":
             ends = [
-                int(self._end[entry.source])
-                for entry, whole in zip(self._segment.sources, passes, strict=True)
-                if has_ended(self._segment, entry, whole, self.counts)
+                int(self._end[own.entry.source])
+                for own in passes
+                if has_ended(self._segment, own, self.counts)
             ]
             until = min(ends, default=until)
         self._check_stream(Quotas(self._segment, passes, until), progress)
         for done, (source, epoch) in enumerate(sorted(self._documents)):
             progress("documents", done, len(self._documents))
             self._check_epoch(source, epoch)
-        self._check_epoch_order()
+        for own in passes:
+            self._check_epoch_order(own)
         progress("documents", len(self._documents), len(self._documents))
         return self.counts
 
@@ -148,23 +146,58 @@ class Conservation:
 
     def _check_epoch(self, source: int, epoch: int) -> None:
         """The pieces of an epoch are disjoint, and whole documents unless it is the last."""
-        store, spool = self._stores[source], self._documents[source, epoch]
-        whole = (source, epoch + 1) in self._documents
-        first, last = 0, store.documents
-        for bucket in range(int(self._weight(source, np.array([last - 1]))[0]) + 1):
-            pieces = spool.take(bucket)
-            stop = self._first_of(source, bucket + 1)
-            self._check_documents(source, pieces)
-            starts = pieces["start"] % self._segment.context_length == 0
+        spool, buckets = self._documents[source, epoch], self._ran.buckets[source]
+        whole = any(of == source and later > epoch for of, later in self._documents)
+        for bucket in range(buckets.count):
+            pieces, left = spool.take(bucket), self._ran.left(source, epoch, bucket)
+            pieces = pieces[np.lexsort((pieces["start"], pieces["doc_id"]))]
+            begin, end = self._taken_of(source, pieces, left)
+            self._check_documents(pieces, begin, end)
+            starts = (pieces["start"] - begin) % self._segment.context_length == 0
             self.counts.documents_of[source, epoch] += len(np.unique(pieces["doc_id"]))
             self.counts.pieces_of[source, epoch] += int(starts.sum())
             if whole:
-                self._check_whole(source, epoch, pieces, range(first, stop))
-            first = stop
+                self._check_whole(source, epoch, pieces, buckets.documents(bucket), left)
+            self._ran.add(source, epoch, bucket, pieces)
 
-    def _check_documents(self, source: int, pieces: np.ndarray) -> None:
-        """Pieces are disjoint, and in every S tokens of a document all or none are there."""
-        pieces = pieces[np.lexsort((pieces["start"], pieces["doc_id"]))]
+    def _taken_of(
+        self, source: int, pieces: np.ndarray, left: Left
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where what is taken of each piece's document begins and ends, around the piece."""
+        begin = np.zeros(len(pieces), np.int64)
+        end = taken_tokens(self._segment, source, self._stores[source].lengths[pieces["doc_id"]])
+        begun = np.isin(pieces["doc_id"], left.begun)
+        wrong = np.flatnonzero(~begun & (pieces["stop"] > end))
+        if len(wrong):
+            self._fail(pieces[wrong[0]], f"reaches over the {end[wrong[0]]} tokens that are taken "
+                       "of its document")  # fmt: skip
+        mine = np.flatnonzero(begun)
+        interval = left.interval_of(pieces["doc_id"][mine], pieces["start"][mine])
+        inside = interval >= 0
+        inside[inside] = pieces["stop"][mine[inside]] <= left.stop[interval[inside]]
+        if not inside.all():
+            self._fail_begun(pieces[mine[np.argmin(inside)]], left)
+        begin[mine], end[mine] = left.start[interval], left.stop[interval]
+        return begin, end
+
+    def _fail_begun(self, piece: Any, left: Left) -> NoReturn:
+        """Say of a piece of a begun document why it may not be."""
+        runs = left.runs[left.runs["doc_id"] == piece["doc_id"]]
+        shared = runs[(runs["start"] < piece["stop"]) & (runs["stop"] > piece["start"])]
+        if len(shared):
+            run = shared[0]
+            self._fail(piece, f"shares tokens with piece [{run['start']}, {run['stop']}) of "
+                       f"{self._place(run)[0]}, which an earlier segment ran")  # fmt: skip
+        self._fail(piece, "is behind what the segment that began its document took of it")
+
+    def _check_documents(self, pieces: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
+        """Pieces are disjoint, and in every S tokens of what is taken all or none are there.
+
+        Args:
+            pieces: by document and start, (pieces,).
+            begin: where what is taken of the document begins, (pieces,).
+            end: where it ends, (pieces,).
+        """
         same = np.diff(pieces["doc_id"]) == 0
         wrong = np.flatnonzero(same & (pieces["start"][1:] < pieces["stop"][:-1]))
         if len(wrong):
@@ -174,25 +207,25 @@ class Conservation:
 
         touch = np.zeros(len(pieces) + 1, np.bool_)  # a piece and the one before it
         touch[1:-1] = same & (pieces["start"][1:] == pieces["stop"][:-1])
-        length, longest = self._stores[source].lengths, self._segment.context_length
-        start, stop = pieces["start"], pieces["stop"]
+        longest = self._segment.context_length
+        start, stop = pieces["start"] - begin, pieces["stop"] - begin
         good = start // longest == (stop - 1) // longest
         good &= (start % longest == 0) | touch[:-1]
-        at_end = stop == self._taken(source, length[pieces["doc_id"]])
-        good &= (stop % longest == 0) | at_end | touch[1:]
+        good &= (stop % longest == 0) | (pieces["stop"] == end) | touch[1:]
         if not good.all():
             self._fail(pieces[int(np.argmin(good))], "is not, with those that it touches, one of "
                        f"the parts of {longest} tokens that its document is cut into")  # fmt: skip
 
-    def _taken(self, source: int, length: np.ndarray) -> np.ndarray:
-        return taken_tokens(self._segment, source, length)
-
-    def _check_whole(self, source: int, epoch: int, pieces: np.ndarray, documents: range) -> None:
+    def _check_whole(
+        self, source: int, epoch: int, pieces: np.ndarray, documents: range, left: Left
+    ) -> None:
         """Disjoint pieces cover the documents of the range if their tokens add up."""
         covered = np.zeros(len(documents), np.int64)
         np.add.at(covered, pieces["doc_id"] - documents.start, pieces["stop"] - pieces["start"])
         length = self._stores[source].lengths[documents.start : documents.stop]
-        taken = self._taken(source, length)
+        taken = taken_tokens(self._segment, source, length)
+        taken[left.begun - documents.start] = 0
+        np.add.at(taken, left.doc_id - documents.start, left.stop - left.start)
         wrong = np.flatnonzero(covered != taken)
         if len(wrong):
             name = self._manifest.sources[source].name
@@ -203,30 +236,18 @@ class Conservation:
                 path=self._manifest.directory / "plan",
             )
 
-    def _check_epoch_order(self) -> None:
-        for source, epoch in self._documents:
-            if epoch and (source, epoch - 1) not in self._documents:
-                raise VerifyError(
-                    f"source {self._manifest.sources[source].name!r} is in epoch {epoch}, but "
-                    f"epoch {epoch - 1} holds nothing",
-                    path=self._manifest.directory / "plan",
-                )
-
-    def _weight(self, source: int, doc_id: np.ndarray) -> np.ndarray:
-        """The bucket of documents: a running count of the pieces that they are likely to make."""
-        offsets = self._stores[source].offsets[doc_id]
-        return (doc_id + offsets // self._segment.context_length) // BUCKET_PIECES
-
-    def _first_of(self, source: int, bucket: int) -> int:
-        """The first document of a bucket, by bisection."""
-        low, high = 0, self._stores[source].documents
-        while low < high:
-            middle = (low + high) // 2
-            if self._weight(source, np.array([middle]))[0] < bucket:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    def _check_epoch_order(self, passes: SourcePasses) -> None:
+        """The epochs of a source are the first ones of those that there are."""
+        source = passes.entry.source
+        begun = {epoch for of, epoch in self._documents if of == source}
+        reached = max(begun, default=-1)
+        skipped = [epoch for epoch in passes.epochs if epoch < reached and epoch not in begun]
+        if skipped or begun - set(passes.epochs):
+            what = f"epoch {skipped[-1]} holds nothing" if skipped else "none of it is left"
+            raise VerifyError(
+                f"source {self._manifest.sources[source].name!r} is in epoch {reached}, but {what}",
+                path=self._manifest.directory / "plan",
+            )
 
     def _place(self, piece: Any) -> tuple[Path, int | None]:
         """The file and the row group that hold a piece."""

@@ -72,15 +72,16 @@ def check_plan_part(
     Raises:
         VerifyError: the first row that breaks a law.
     """
-    segment = next(s for s in manifest.segments if s.first_part <= part < s.stop_part)
+    number = next(n for n, s in enumerate(manifest.segments) if part < s.stop_part)
+    segment = manifest.segments[number]
     table = PartTable(manifest.plan_path(part), schema.PLAN)
     _check_order(table, segment, first_step)
     plan = _flatten(table, segment)
-    _check_pieces(plan, stores)
+    _check_pieces(plan, manifest, number, stores)
     for index in np.unique(plan.source).tolist():
         mine = plan.source == index
-        length = stores[index].lengths[plan.doc_id[mine]]
-        plan.is_end[mine] = plan.doc_stop[mine] == taken_tokens(segment, index, length)
+        length = stores[index].lengths[plan.doc_id[mine]].astype(np.int64)
+        plan.is_end[mine] = plan.doc_stop[mine] >= np.minimum(length, segment.most_taken(index))
     _check_bounds(plan)
     _check_sums(plan, manifest)
     _check_slots(plan)
@@ -141,9 +142,9 @@ def _flatten(table: PartTable, segment: Segment) -> PlanPart:
     return plan
 
 
-def _check_pieces(plan: PlanPart, stores: list[RawStore]) -> None:
+def _check_pieces(plan: PlanPart, manifest: Manifest, number: int, stores: list[RawStore]) -> None:
     """Every piece is a non-empty part of a document that exists, in an epoch that may be."""
-    offender = first_bad_piece(plan, plan.segment, stores)
+    offender = first_bad_piece(plan, manifest, number, stores)
     if offender is not None:
         good = np.ones(len(plan.doc_id), np.bool_)
         good[offender[0]] = False
@@ -151,9 +152,15 @@ def _check_pieces(plan: PlanPart, stores: list[RawStore]) -> None:
 
 
 def first_bad_piece(
-    pieces: PlanPart | TailPieces, segment: Segment, stores: list[RawStore]
+    pieces: PlanPart | TailPieces, manifest: Manifest, number: int, stores: list[RawStore]
 ) -> tuple[int, str] | None:
-    """The first piece that is no part of a document of the segment, and what is wrong with it."""
+    """The first piece that is no part of a document of the segment, and what is wrong with it.
+
+    Where earlier segments have the source, policies do not hold for documents that they began:
+    `Conservation` tells those apart.
+    """
+    segment = manifest.segments[number]
+    shared = {entry.source for earlier in manifest.segments[:number] for entry in earlier.sources}
     epochs = np.zeros(len(stores), np.int64)
     for entry in segment.sources:
         epochs[entry.source] = math.ceil(entry.max_epochs)
@@ -164,7 +171,10 @@ def first_bad_piece(
         mine = (pieces.source == entry.source) & (pieces.doc_id >= 0)
         mine &= pieces.doc_id < store.documents
         found = store.lengths[pieces.doc_id[mine]]
-        length[mine] = taken_tokens(segment, entry.source, found)
+        if entry.source in shared:
+            length[mine] = found
+        else:
+            length[mine] = taken_tokens(segment, entry.source, found)
     limit = epochs[np.where(known, pieces.source, 0)]
     laws = (
         (known & (limit > 0), "its source is not one of the segment's"),

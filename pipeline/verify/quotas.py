@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from pipeline.shard.manifest import Segment
-from pipeline.verify.selection import PassCounts
+from pipeline.verify.selection import SourcePasses
 
 _WEIGHT_BITS = 30
 """Weights may be rounded to this many bits of their sum."""
@@ -22,14 +22,14 @@ class Quotas:
 
     Args:
         segment: of the stream.
-        passes: what a pass takes of each of the segment's sources.
+        passes: that may be taken over each of its sources.
         until: the stream position at which a source may first have dropped out.
     """
 
-    def __init__(self, segment: Segment, passes: Sequence[PassCounts], until: int) -> None:
+    def __init__(self, segment: Segment, passes: Sequence[SourcePasses], until: int) -> None:
         weights = [
-            Fraction(taken.tokens if entry.weight is None else str(entry.weight))
-            for entry, taken in zip(segment.sources, passes, strict=True)
+            Fraction(own.first.tokens if own.entry.weight is None else str(own.entry.weight))
+            for own in passes
         ]
         self._sources = [entry.source for entry in segment.sources]
         self._shares = [float(weight / sum(weights)) for weight in weights]

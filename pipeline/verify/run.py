@@ -10,16 +10,17 @@ import numpy as np
 from pipeline.shard import schema
 from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.tables import FormatError, read_table
-from pipeline.verify.conservation import PIECE, TAIL, Conservation
+from pipeline.verify.conservation import Conservation
 from pipeline.verify.context_parallel import check_cp_part
 from pipeline.verify.files import as_verify_error, check_files
 from pipeline.verify.plan_rows import PlanPart, TailPieces, check_plan_part, first_bad_piece
+from pipeline.verify.ran import PIECE, TAIL, Ran
 from pipeline.verify.result import Progress, VerifyError, VerifyReport
 from pipeline.verify.selection import (
     StreamCounts,
     check_policies,
     check_selection,
-    count_pass,
+    passes_of,
 )
 from pipeline.verify.shard_rows import check_shard_part
 from pipeline.verify.stores import RawStore, check_store
@@ -62,18 +63,15 @@ def _verify(manifest: Manifest, scratch: Path, progress: Progress) -> VerifyRepo
         store, files, num_bytes = check_store(manifest, index, scratch, progress)
         stores.append(store)
         store_files, store_bytes = store_files + files, store_bytes + num_bytes
-    steps = StepTable(manifest)
+    steps, ran = StepTable(manifest), Ran(manifest, stores, scratch)
     streams: list[StreamCounts] = []
     tail = [0, 0]
     for segment in range(len(manifest.segments)):
-        stream = Conservation(manifest, segment, stores, scratch)
+        passes = passes_of(manifest, segment, stores, ran)
+        stream = Conservation(manifest, segment, stores, ran, scratch)
         _check_parts(manifest, segment, stores, steps, stream, progress)
         pieces, tokens = _check_tail(manifest, segment, stores, stream)
         tail = [tail[0] + pieces, tail[1] + tokens]
-        passes = [
-            count_pass(manifest.segments[segment], entry.source, stores[entry.source].lengths)
-            for entry in manifest.segments[segment].sources
-        ]
         streams.append(stream.check(passes, progress))
         check_selection(manifest, segment, passes, streams[-1])
     check_totals(manifest, steps, tail, streams)
@@ -130,11 +128,13 @@ def _check_tail(
     rows = np.flatnonzero(columns.pop("segment") == number)
     tail = TailPieces(**{name: values[rows].astype(np.int64) for name, values in columns.items()})
     segment = manifest.segments[number]
-    offender = first_bad_piece(tail, segment, stores)
+    offender = first_bad_piece(tail, manifest, number, stores)
     if offender is not None:
         raise VerifyError(f"row {rows[offender[0]]}: {offender[1]}", path=path)
     tokens = int((tail.doc_stop - tail.doc_start).sum())
-    if tokens >= segment.intake_tokens and len(rows) >= segment.num_micro_batches:
+    if segment.cut:
+        _check_cut(manifest, number, tail, rows, stream.placed_end)
+    elif tokens >= segment.intake_tokens and len(rows) >= segment.num_micro_batches:
         raise VerifyError(
             f"{len(rows)} pieces of {tokens} tokens are left of segment {number}; a step must be "
             f"emitted while {segment.num_micro_batches} pieces and {segment.intake_tokens} tokens "
@@ -143,6 +143,34 @@ def _check_tail(
         )
     stream.add(_records(tail, TAIL, rows))
     return len(rows), tokens
+
+
+def _check_cut(
+    manifest: Manifest, number: int, tail: TailPieces, rows: np.ndarray, placed_end: int
+) -> None:
+    """A segment that a fork cut: what did not run might have run after the cut, and no more."""
+    segment = manifest.segments[number]
+    if segment.target_tokens != segment.stream_tokens:
+        raise VerifyError(
+            f"segments.{number} is cut, so its target_tokens {segment.target_tokens} must be its "
+            f"stream_tokens {segment.stream_tokens}",
+            path=manifest.directory / "manifest.json",
+        )
+    if segment.stream_tokens - placed_end >= segment.context_length:
+        raise VerifyError(
+            f"segments.{number} is cut, so its stream ends with the last piece that a row holds; "
+            f"that ends at {placed_end}, the stream at {segment.stream_tokens}",
+            path=manifest.directory / "manifest.json",
+        )
+    early = tail.position // segment.intake_tokens + segment.max_displacement < segment.steps
+    if early.any():
+        at = int(np.argmax(early))
+        raise VerifyError(
+            f"row {rows[at]}: its piece arrived in step "
+            f"{segment.first_step + tail.position[at] // segment.intake_tokens} and must have run "
+            f"before the segment was cut at step {segment.stop_step}",
+            path=manifest.directory / "tail.parquet",
+        )
 
 
 def _records(pieces: PlanPart | TailPieces, part: int, row: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,9 @@ from fractions import Fraction
 import numpy as np
 
 from pipeline.shard.manifest import Manifest, Segment, SegmentSource
+from pipeline.verify.ran import Ran
 from pipeline.verify.result import VerifyError
+from pipeline.verify.stores import RawStore
 
 _POLICIES = ("cut", "truncate", "drop", "error")
 _BLOCK = 1 << 20
@@ -76,6 +79,8 @@ def check_policies(manifest: Manifest) -> None:
     path = manifest.directory / "manifest.json"
     for number, segment in enumerate(manifest.segments):
         places = [entry.source for entry in segment.sources]
+        if not isinstance(segment.cut, bool):
+            raise VerifyError(f"segments.{number}.cut is {segment.cut!r}", path=path)
         if len(set(places)) != len(places) or not set(places) <= set(range(len(manifest.sources))):
             raise VerifyError(f"segments.{number}.sources are {places}", path=path)
         if segment.at_source_end not in ("stop", "drop"):
@@ -114,27 +119,117 @@ def count_pass(segment: Segment, source: int, lengths: np.ndarray) -> PassCounts
     return counts
 
 
-def has_ended(
-    segment: Segment, entry: SegmentSource, whole: PassCounts, stream: StreamCounts
-) -> bool:
+@dataclass
+class SourcePasses:
+    """The passes that a segment may take over one of its sources.
+
+    `whole` is a fresh pass, `left` by epoch what earlier segments left of those up to the last that
+    they began, `run_tokens` what they have run of each.
+    """
+
+    entry: SegmentSource
+    whole: PassCounts
+    left: list[PassCounts] = field(default_factory=list)
+    run_tokens: list[int] = field(default_factory=list)
+
+    @property
+    def epochs(self) -> list[int]:
+        """Which there are, in their order."""
+        last = math.ceil(self.entry.max_epochs)
+        begun = range(min(len(self.left), last))
+        left = [epoch for epoch in begun if self.left[epoch].pieces and self.limit(epoch) > 0]
+        return [*left, *range(len(self.left), last)]
+
+    def counts(self, epoch: int) -> PassCounts:
+        """What a pass takes where nothing ends it early."""
+        return self.left[epoch] if epoch < len(self.left) else self.whole
+
+    def limit(self, epoch: int) -> int:
+        """Tokens that a pass may have: all, or a part of a whole one less what has run of it."""
+        epochs = Fraction(str(self.entry.max_epochs))
+        if epoch < int(epochs):
+            return self.counts(epoch).tokens
+        run = self.run_tokens[epoch] if epoch < len(self.left) else 0
+        return int((epochs - int(epochs)) * self.whole.tokens) - run
+
+    @property
+    def first(self) -> PassCounts:
+        """The first of them."""
+        return self.counts(self.epochs[0])
+
+
+def passes_of(
+    manifest: Manifest, number: int, stores: Sequence[RawStore], ran: Ran
+) -> list[SourcePasses]:
+    """The passes that a segment may take over each of its sources.
+
+    Args:
+        manifest: of the set.
+        number: of the segment.
+        stores: the sources' checked token stores.
+        ran: what the segments before it have run.
+
+    Raises:
+        VerifyError: a source of which nothing is left.
+    """
+    segment, found = manifest.segments[number], []
+    for place, entry in enumerate(segment.sources):
+        source, lengths = entry.source, stores[entry.source].lengths
+        epochs = range(ran.reached(source))
+        passes = SourcePasses(
+            entry=entry,
+            whole=count_pass(segment, source, lengths),
+            left=[_count_left(segment, source, epoch, lengths, ran) for epoch in epochs],
+            run_tokens=[ran.tokens[source, epoch] for epoch in epochs],
+        )
+        if not passes.epochs:
+            raise VerifyError(
+                f"segments.{number}.sources.{place} has max_epochs {entry.max_epochs}, of which "
+                "earlier segments left nothing",
+                path=manifest.directory / "manifest.json",
+            )
+        found.append(passes)
+    return found
+
+
+def _count_left(
+    segment: Segment, source: int, epoch: int, lengths: np.ndarray, ran: Ran
+) -> PassCounts:
+    """Count what earlier segments left of an epoch: untouched documents, and remains."""
+    counts = PassCounts()
+    for bucket in range(ran.buckets[source].count):
+        documents = ran.buckets[source].documents(bucket)
+        left = ran.left(source, epoch, bucket)
+        taken = taken_tokens(segment, source, lengths[documents.start : documents.stop])
+        taken[left.begun - documents.start] = 0
+        remains = left.stop - left.start
+        for tokens in (taken, remains):
+            counts.tokens += int(tokens.sum())
+            counts.pieces += int((-(-tokens // segment.context_length)).sum())
+        counts.documents += int((taken > 0).sum()) + len(np.unique(left.doc_id))
+    return counts
+
+
+def has_ended(segment: Segment, passes: SourcePasses, stream: StreamCounts) -> bool:
     """Whether a source has no epoch left, or at least no piece of S tokens in its last one."""
-    complete = all(
-        stream.tokens_of[entry.source, epoch] == whole.tokens
-        for epoch in range(int(entry.max_epochs))
-    )
-    limit, last = _last_pass(entry, whole, stream)
-    return complete and last + segment.context_length > limit
+    entry, last = passes.entry, passes.epochs[-1]
+    rest = {epoch: passes.limit(epoch) for epoch in passes.epochs}
+    for epoch in rest:
+        rest[epoch] -= stream.tokens_of[entry.source, epoch]
+    if last < int(entry.max_epochs):  # a whole one
+        return not any(rest.values())
+    return rest.pop(last) < segment.context_length and not any(rest.values())
 
 
 def check_selection(
-    manifest: Manifest, number: int, passes: Sequence[PassCounts], stream: StreamCounts
+    manifest: Manifest, number: int, passes: Sequence[SourcePasses], stream: StreamCounts
 ) -> None:
     """What a segment says of its sources is what lengths and pieces give.
 
     Args:
         manifest: of the set.
         number: of the segment.
-        passes: what a pass takes of each of the segment's sources.
+        passes: that it may take over each of its sources.
         stream: the segment's pieces, each found to be one that its source may have.
 
     Raises:
@@ -142,48 +237,42 @@ def check_selection(
             a stream that ends where it may not.
     """
     segment, path = manifest.segments[number], manifest.directory / "manifest.json"
-    for place, (entry, whole) in enumerate(zip(segment.sources, passes, strict=True)):
-        for name, value in _expected(entry, whole, stream).items():
+    for place, own in enumerate(passes):
+        entry = own.entry
+        for name, value in _expected(own, stream).items():
             found = getattr(entry, name)
             if found != value:
                 raise VerifyError(
                     f"segments.{number}.sources.{place}.{name} is {found}, the files give {value}",
                     path=path,
                 )
-        limit, last = _last_pass(entry, whole, stream)
-        if last > limit:
+        last = int(entry.max_epochs)  # of a part of an epoch, the epoch
+        took, limit = stream.tokens_of[entry.source, last], own.limit(last)
+        if took > max(0, limit):
             raise VerifyError(
-                f"the last pass over source {manifest.sources[entry.source].name!r} took {last} "
+                f"the last pass over source {manifest.sources[entry.source].name!r} took {took} "
                 f"tokens; max_epochs {entry.max_epochs} allows {limit}",
                 path=manifest.directory / "plan",
             )
-    ended = [
-        has_ended(segment, entry, whole, stream)
-        for entry, whole in zip(segment.sources, passes, strict=True)
-    ]
-    _check_end(segment, ended, manifest)
+    _check_end(segment, [has_ended(segment, own, stream) for own in passes], manifest)
 
 
-def _expected(entry: SegmentSource, whole: PassCounts, stream: StreamCounts) -> dict[str, int]:
+def _expected(passes: SourcePasses, stream: StreamCounts) -> dict[str, int | None]:
     """The counts of a segment's entry."""
-    epochs = [epoch for source, epoch in stream.tokens_of if source == entry.source]
-    passes = 1 + max(epochs, default=0)
-    last = (entry.source, passes - 1)
+    source = passes.entry.source
+    begun = [epoch for of, epoch in stream.tokens_of if of == source]
+    number = max(1, sum(epoch in begun for epoch in passes.epochs))
+    last = passes.epochs[number - 1]
+    whole, key = passes.counts(last), (source, last)
     return {
-        "passes": passes,
-        "tokens": sum(stream.tokens_of[entry.source, epoch] for epoch in range(passes)),
-        "unselected_documents": whole.documents - stream.documents_of[last],
-        "unselected_pieces": whole.pieces - stream.pieces_of[last],
-        "unselected_tokens": whole.tokens - stream.tokens_of[last],
-        **whole.left_out,
+        "passes": number,
+        "last_epoch": None if last == number - 1 else last,
+        "tokens": sum(stream.tokens_of[source, epoch] for epoch in begun),
+        "unselected_documents": whole.documents - stream.documents_of[key],
+        "unselected_pieces": whole.pieces - stream.pieces_of[key],
+        "unselected_tokens": whole.tokens - stream.tokens_of[key],
+        **passes.whole.left_out,
     }
-
-
-def _last_pass(entry: SegmentSource, whole: PassCounts, stream: StreamCounts) -> tuple[int, int]:
-    """Tokens that the pass after all whole ones may have, and those that it has."""
-    epochs = Fraction(str(entry.max_epochs))
-    limit = (epochs - int(epochs)) * whole.tokens
-    return int(limit), stream.tokens_of[entry.source, int(epochs)]
 
 
 def _check_end(segment: Segment, ended: list[bool], manifest: Manifest) -> None:

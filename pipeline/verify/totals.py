@@ -129,12 +129,15 @@ def check_totals(
 
 
 def _not_in_epoch_0(manifest: Manifest) -> dict[str, int]:
-    """Documents and tokens in no piece of epoch 0, by reason; segments' figures were checked."""
-    entries = [entry for segment in manifest.segments for entry in segment.sources]
-    first = [entry for entry in entries if entry.passes == 1]
+    """Documents and tokens in no piece of epoch 0, by reason; segments' figures were checked.
+
+    Of several segments that have a source the last one says it.
+    """
+    last = {entry.source: entry for segment in manifest.segments for entry in segment.sources}
+    first = [entry for entry in last.values() if entry.final_epoch == 0]
     names = [f"{reason}_{unit}" for reason in REASONS for unit in ("documents", "tokens")]
     return {
         "unselected_documents": sum(entry.unselected_documents for entry in first),
         "unselected_tokens": sum(entry.unselected_tokens for entry in first),
-        **{name: sum(getattr(entry, name) for entry in entries) for name in names},
+        **{name: sum(getattr(entry, name) for entry in last.values()) for name in names},
     }

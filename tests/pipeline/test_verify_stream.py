@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.shard import schema
-from pipeline.verify import conservation, verify
+from pipeline.verify import ran, verify
 from tests.changes import PLAN, Change, add, both, broken, offence, put, segment
 from tests.fixture_contents import REASONS, UNITS, document_tokens
 from tests.fixture_set import SetData, make_set
@@ -222,7 +222,7 @@ def test_a_truncated_document_has_no_next_token(tmp_path: Path):
 def test_lost_doubled_or_miscounted_tokens_are_found(
     law: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(conservation, "BUCKET_PIECES", 3)  # so that offences lie across buckets
+    monkeypatch.setattr(ran, "BUCKET_PIECES", 3)  # so that offences lie across buckets
     change, path, message = CONSERVATION_LAWS[law]
     error = broken(change, tmp_path)
     assert path in error.path
@@ -234,5 +234,5 @@ def test_lost_doubled_or_miscounted_tokens_are_found(
 def test_the_size_of_the_buckets_changes_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch):
     whole = verify(directory)
     for bucket in (1, 2, 5):
-        monkeypatch.setattr(conservation, "BUCKET_PIECES", bucket)
+        monkeypatch.setattr(ran, "BUCKET_PIECES", bucket)
         assert verify(directory) == whole
