@@ -121,12 +121,10 @@ def extend(
             files += stages.move_tokens(move, key, executor, ledger, reporter)
             cp: dict[str, Any] = {}
             for job in jobs:
-                parts = segment.part_numbers
-                files += stages.plan_cp(job, key, parts, executor, ledger, reporter)
-                earlier = cp_parts(root, range(manifest.num_parts), job.cp_size)
-                cp[str(job.cp_size)] = describe_cp(
-                    job, [*earlier, *cp_parts(out, parts, job.cp_size)]
-                )
+                files += stages.plan_cp(job, key, segment, executor, ledger, reporter)
+                parts = cp_parts(root, range(manifest.num_parts), job.cp_size)
+                parts += cp_parts(out, segment.part_numbers, job.cp_size)
+                cp[str(job.cp_size)] = describe_cp(job, parts)
 
             document = describe_extended(
                 json.loads((root / "manifest.json").read_bytes()),
