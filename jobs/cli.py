@@ -13,7 +13,18 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from jobs.commands import build, inspect, profile, replan, report, simulate, train, verify
+from jobs.commands import (
+    build,
+    extend,
+    fork,
+    inspect,
+    profile,
+    replan,
+    report,
+    simulate,
+    train,
+    verify,
+)
 
 app = typer.Typer(
     rich_markup_mode=None,  # its tables cut off names of options at 80 columns
@@ -24,6 +35,8 @@ app = typer.Typer(
 )
 for function, example in (
     (build.build, build.EXAMPLE),
+    (extend.extend, extend.EXAMPLE),
+    (fork.fork, fork.EXAMPLE),
     (replan.replan, replan.EXAMPLE),
     (verify.verify, verify.EXAMPLE),
     (report.report, report.EXAMPLE),

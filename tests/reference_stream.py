@@ -64,6 +64,8 @@ class SlowSource:
     longer_than_context: str = "cut"
     earlier: list[SlowEpoch] = field(default_factory=list)
     """Of epochs 0, 1, .., to the last that earlier segments began."""
+    number: int | None = None
+    """In the chain; its place among the sources where not given."""
 
 
 Piece = tuple[int, int, int, int, int]
@@ -128,7 +130,8 @@ def stream(
     sources: Sequence[SlowSource], *, seed: int, longest: int, target: int | None, stop: bool
 ) -> list[Piece]:
     """The whole stream, each choice from exact totals."""
-    queues = [all_pieces(s, number, seed, longest) for number, s in enumerate(sources)]
+    numbers = [place if s.number is None else s.number for place, s in enumerate(sources)]
+    queues = [all_pieces(s, n, seed, longest) for n, s in zip(numbers, sources, strict=True)]
     emitted = [0] * len(sources)
     left = set(range(len(sources)))
     out: list[Piece] = []

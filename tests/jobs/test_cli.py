@@ -17,7 +17,10 @@ from pipeline.verify import VerifyError
 from tests.bad_corpus import EXPECTED, FOLDERS, TRUNCATED, write_bad_corpus
 from tests.jobs.small_run import small_config
 
-COMMANDS = ("build", "replan", "verify", "report", "inspect", "simulate", "profile", "train")
+COMMANDS = (
+    "build", "extend", "fork", "replan", "verify", "report", "inspect", "simulate", "profile",
+    "train",
+)  # fmt: skip
 MODEL = {
     "model_type": "llama",
     "hidden_size": 16,
@@ -227,6 +230,41 @@ def test_replan_from_the_command_line(
     assert (
         "replan: kv_exchange: Input should be less than or equal to 64" in capsys.readouterr().err
     )
+
+
+def test_a_set_is_extended_and_forked_from_the_command_line(
+    config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, other = str(tmp_path / "out"), str(tmp_path / "other")
+    given = ("--config", str(config_file), "--set", "mixture.target_tokens=40000")
+    assert run("build", *given, "--out", out, "--quiet") == 0
+    fields = small_config(config_file.parent / "corpus").model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude={"tokenizer", "workload"}
+    )
+    del fields["context_parallel"], fields["shards"]["split_bytes"]  # the chain has them
+    following = tmp_path / "next.toml"
+    following.write_text(to_toml(fields))
+    more = ("--config", str(following), "--set", "packing.policy=reorder")
+    capsys.readouterr()
+    assert run("extend", out, *more, "--dry-run", "--json", "--quiet") == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert run("extend", out, *more, "--set", "packing.context_length=300") == 2
+    assert "leave it out, or set it to 600" in capsys.readouterr().err
+    assert run("extend", out, *more) == 0
+    said = capsys.readouterr()
+    assert said.err.endswith(f"extended: {out}; next: steelyard verify {out}\n")
+    assert "reorder" in said.out
+    assert run("report", out) == 0
+    shown = capsys.readouterr().out
+    first = planned["segment"]["first_step"]
+    assert f"segment 0: steps 0 to {first - 1}\n" in shown
+    assert f"segment 1: steps {first} to " in shown
+    assert "the chain of 2 segments" in shown
+    assert run("fork", out, "--from-step", str(first - 1), "--out", other, "--quiet") == 0
+    assert run("verify", other, "--quiet") == 0
+    assert run("report", other) == 0
+    assert run("fork", out, "--from-step", "0", "--out", other, "--quiet") == 2
+    assert "fork: step 0 is not in 1.." in capsys.readouterr().err
 
 
 def test_a_damaged_set_is_status_1_and_names_the_file(

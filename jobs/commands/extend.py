@@ -1,0 +1,51 @@
+"""`steelyard extend`: one more segment for a finished set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs import show
+from jobs.commands.options import AsJson, Directory, Quiet, print_json
+from jobs.progress import Reporter
+
+EXAMPLE = "steelyard extend out/demo --config next.toml --set mixture.seed=1"
+
+
+def extend(
+    directory: Directory,
+    config: Annotated[Path, typer.Option(help="The segment's TOML file.")],
+    override: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a setting, such as mixture.seed=7."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Stop after the plan and show it.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """One more segment, with a configuration of its own, from what has not run."""
+    from jobs.extend import extend as run
+    from pipeline.extending import segment_config
+    from pipeline.shard.manifest import load_manifest
+
+    reporter = Reporter(quiet=quiet)
+    settings = segment_config(load_manifest(directory), config, tuple(override or ()))
+    result = run(settings, directory, reporter, dry_run=dry_run)
+    if as_json:
+        print_json(
+            {
+                "totals": result.plan["totals"],
+                "segment": result.plan["segment"],
+                "balance": result.balance,
+            }
+        )
+        return
+    show.plan(result.plan, result.balance)
+    if result.finished:
+        reporter.line(f"extended: {directory}; next: steelyard verify {directory}")
+    else:
+        reporter.line(f"planned: {directory}, nothing is published; without --dry-run it goes on")
