@@ -218,15 +218,16 @@ class Reader(ABC):
     def steps_digest(self, stop_step: int) -> str:
         """What the steps below one consist of, for a checkpoint to know the set again.
 
-        SHA-256 over the content digests of the shards that hold these steps, each part whole: so
-        over every token and piece, whatever the files' encoding. A set that got more segments or
-        other CP plans still has it. One of the same steps in other parts has another.
+        SHA-256 over the content digests of the shards that hold these steps, of the last one of its
+        rows below: so over every token and piece, whatever the files' encoding. A set that got more
+        segments or other CP plans still has it, and a fork of it from there on. One of the same
+        steps in other parts has another.
 
         Raises:
             NotInSet: there are fewer steps.
-            FormatError: the table of files is damaged.
+            FormatError: the table of files is damaged, or bytes of the last part's rows.
         """
-        return steps_digest(self.manifest, stop_step)
+        return steps_digest(self.manifest, stop_step, self.micro_batch)
 
     def chunks(self, step: int, slot: int, cp_size: int) -> Chunks:
         """The CP plan of a micro-batch for a degree above 1.

@@ -201,6 +201,7 @@ def test_an_extension_killed_anywhere_ends_the_same(
 ) -> None:
     root = tmp_path / "set"
     shutil.copytree(before, root)
+    monkeypatch.setattr(stages, "ALONE_ROWS", 0)
 
     def extend_with(executor: Any) -> None:
         with monkeypatch.context() as patch:
@@ -312,6 +313,7 @@ def test_a_fork_holds_the_steps_before_it_and_goes_on_in_another_way(
     steps = range(max(0, step - 4), step)
     assert what_runs(out, steps) == what_runs(chain, steps)
     assert np.array_equal(manifest.step_targets, whole.step_targets[:step])
+    assert open_shards(out).steps_digest(step) == open_plan(chain).steps_digest(step)
     parts = [path for path in (chain / "shards").glob("*.parquet")]
     same = [path for path in parts if (out / "shards" / path.name).exists()
             and (out / "shards" / path.name).samefile(path)]  # fmt: skip
