@@ -245,30 +245,35 @@ class CutSource:
         order = np.arange(first, first + pieces.shape[1], dtype=np.int64)
         key = stream_key(self._seed, self.number, source_pass.epoch)
         number = permute(order, size=source_pass.numbers, key=key)
-        doc_id, doc_start, doc_stop, doc_tokens = pieces
-        left = np.flatnonzero(number >= self._numbers)  # entries of the table of remains
-        entry = number[left] - self._numbers
-        number[left] = 0
-        self._find(number, doc_id, doc_start)
-        doc_tokens[:] = self._lengths[doc_id]
-        np.minimum(doc_start + self._context_length, doc_tokens, out=doc_stop)
-        keep = self._is_taken(doc_tokens)
         remains = source_pass.remains
-        if remains is not None:
-            keep &= ~remains.is_begun(doc_id)
+        if remains is None:
+            keep = self._cut_own(number, pieces)
+        else:
+            left = np.flatnonzero(number >= self._numbers)  # entries of the table of remains
+            entry = number[left] - self._numbers
+            number[left] = 0
+            keep = self._cut_own(number, pieces) & ~remains.is_begun(pieces[0])
             keep[left] = True
-            doc_id[left] = remains.doc_id[entry]
-            doc_start[left] = remains.start[entry]
-            doc_stop[left] = remains.stop[entry]
-            doc_tokens[left] = self._lengths[doc_id[left]]
+            doc_id = remains.doc_id[entry]
+            columns = (doc_id, remains.start[entry], remains.stop[entry], self._lengths[doc_id])
+            for row, column in zip(pieces, columns, strict=True):
+                row[left] = column
         if self._source.longer_than_context == "truncate":
-            np.minimum(doc_tokens, self._context_length, out=doc_tokens)
+            np.minimum(pieces[3], self._context_length, out=pieces[3])
         if keep.all():
             return pieces.shape[1]
         at = np.flatnonzero(keep)
         for row in pieces:
             row[: len(at)] = row[at]
         return len(at)
+
+    def _cut_own(self, number: Int64, pieces: np.ndarray) -> np.ndarray:
+        """Pieces as a fresh pass has them, by number; which of them it takes."""
+        doc_id, doc_start, doc_stop, doc_tokens = pieces
+        self._find(number, doc_id, doc_start)
+        doc_tokens[:] = self._lengths[doc_id]
+        np.minimum(doc_start + self._context_length, doc_tokens, out=doc_stop)
+        return self._is_taken(doc_tokens)
 
     def _find(self, number: Int64, doc_id: Int64, doc_start: Int64) -> None:
         """The documents of numbers, and where their pieces begin."""

@@ -33,7 +33,8 @@ class Conservation:
         manifest: of the set.
         segment: number of the segment.
         stores: the sources' checked token stores.
-        ran: what earlier segments have run; this one's pieces are added as they are checked.
+        ran: what earlier segments have run; for later ones this one's pieces are added as they
+            are checked.
         scratch: an existing directory for temporary files, about 100 bytes a piece.
     """
 
@@ -48,6 +49,7 @@ class Conservation:
         self._manifest = manifest
         self._ran = ran
         self._segment = manifest.segments[segment]
+        self._is_last = segment == len(manifest.segments) - 1
         self._stores = stores
         self._scratch = scratch
         stated = manifest.totals.get("stream_pieces")  # sizes buckets; checked with the totals
@@ -158,7 +160,8 @@ class Conservation:
             self.counts.pieces_of[source, epoch] += int(starts.sum())
             if whole:
                 self._check_whole(source, epoch, pieces, buckets.documents(bucket), left)
-            self._ran.add(source, epoch, bucket, pieces)
+            if not self._is_last:
+                self._ran.add(source, epoch, bucket, pieces)
 
     def _taken_of(
         self, source: int, pieces: np.ndarray, left: Left
