@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from packer.passes import EarlierEpoch
@@ -83,10 +84,16 @@ class ChainEnd:
 def with_sources(steps: pa.Table, num_sources: int) -> pa.Table:
     """The step table for another number of sources: new ones have no tokens, old ones fall out."""
     column = steps.column("source_tokens").combine_chunks()
-    counts = column.flatten().to_numpy().reshape(steps.num_rows, -1)[:, :num_sources]
-    wider = [[*row, *([0] * (num_sources - len(row)))] for row in counts.tolist()]
+    had = column.flatten().to_numpy().reshape(steps.num_rows, -1)  # (steps, sources)
+    if had.shape[1] == num_sources or not steps.num_rows:
+        return steps
+    counts = np.zeros((steps.num_rows, num_sources), np.int64)
+    kept = min(num_sources, had.shape[1])
+    counts[:, :kept] = had[:, :kept]
+    offsets = pa.array(np.arange(steps.num_rows + 1, dtype=np.int32) * num_sources)
+    lists = pa.ListArray.from_arrays(offsets, pa.array(counts.reshape(-1)))
     index = schema.STEPS.get_field_index("source_tokens")
-    return steps.set_column(index, schema.STEPS.field(index), pa.array(wider, column.type))
+    return steps.set_column(index, schema.STEPS.field(index), lists)
 
 
 def plan_keys(manifest: Manifest) -> list[str]:

@@ -23,8 +23,9 @@ LAWS = (
     "no source is further from its share of the stream than whole pieces explain",
     "pieces of an epoch are disjoint, and whole documents for every epoch but a source's last",
     "what of a source is truncated, left out or not selected is what its policies say, and counted",
+    "a segment takes what earlier ones have not run: begun documents go on, none runs twice",
     "a stream ends at its target or a source's end, after no more of its epochs than it may have",
-    "the tail is less than a step",
+    "the tail is less than a step, or what was on its way where a fork cut the segment",
     "CP plans give every token to exactly one rank, in even shares, and predict its work",
 )
 """What `verify` establishes, in the order in which it is checked."""
