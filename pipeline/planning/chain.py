@@ -85,8 +85,6 @@ def with_sources(steps: pa.Table, num_sources: int) -> pa.Table:
     """The step table for another number of sources: new ones have no tokens, old ones fall out."""
     column = steps.column("source_tokens").combine_chunks()
     had = column.flatten().to_numpy().reshape(steps.num_rows, -1)  # (steps, sources)
-    if had.shape[1] == num_sources or not steps.num_rows:
-        return steps
     counts = np.zeros((steps.num_rows, num_sources), np.int64)
     kept = min(num_sources, had.shape[1])
     counts[:, :kept] = had[:, :kept]
