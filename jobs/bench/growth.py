@@ -26,6 +26,7 @@ import numpy as np
 from jobs.bench.processes import measure
 from packer.lengths import fig3_lengths
 from pipeline.config_file import parse_config
+from pipeline.planning.chain import ChainEnd
 from pipeline.planning.plan import write_plan
 from pipeline.shard.token_store import StoreParts, TokenStore
 
@@ -87,7 +88,7 @@ def plan(policy: str, documents: int, scratch: Path) -> dict[str, Any]:
     store = LengthsOnly(scratch / "lengths.u32", documents)
     out = scratch / "out"
     started = time.perf_counter()
-    receipt = write_plan(out, out / "scratch", [store], _config(policy))
+    receipt = write_plan(out, out / "scratch", ChainEnd.start([store]), _config(policy))
     totals = receipt["totals"]
     return {
         "policy": policy,

@@ -23,6 +23,9 @@ def extend(
             "--set", metavar="KEY=VALUE", help="Override a setting, such as mixture.seed=7."
         ),
     ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a running Ray cluster; as --set job.address=..")
+    ] = None,
     dry_run: Annotated[bool, typer.Option(help="Stop after the plan and show it.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -33,7 +36,8 @@ def extend(
     from pipeline.shard.manifest import load_manifest
 
     reporter = Reporter(quiet=quiet)
-    settings = segment_config(load_manifest(directory), config, tuple(override or ()))
+    changes = (*(override or ()), *(() if address is None else (f"job.address={address}",)))
+    settings = segment_config(load_manifest(directory), config, changes)
     result = run(settings, directory, reporter, dry_run=dry_run)
     if as_json:
         print_json(
