@@ -1,4 +1,4 @@
-"""A set grows by segments and branches by forks: what ran stays, what did not is taken once."""
+"""A set grows by segments: what ran stays, what did not is taken once, and a killed job goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,111 +17,17 @@ from jobs import stages
 from jobs.build import OtherConfiguration, build
 from jobs.executor import LocalExecutor
 from jobs.extend import extend
-from jobs.fork import fork
 from jobs.replan import replan
 from pipeline.config import ConfigError, JobSettings, RunConfig
 from pipeline.inspect import inspect_document
 from pipeline.planning.plan import PlanError
-from pipeline.planning.plan_parts import read_plan_part
 from pipeline.report import report
-from pipeline.shard.manifest import Manifest, load_manifest
+from pipeline.shard.manifest import load_manifest
 from pipeline.shard.reader import open_plan, open_shards
 from pipeline.shard.tables import NotInSet
 from pipeline.verify import verify
-from tests.corpora import write_jsonl
-from tests.jobs.small_run import QUIET, DyingExecutor, digests, small_config, texts
-
-TABLES = {
-    "manifest.json", "manifest.sha256", "files.parquet", "row_groups.parquet", "steps.parquet",
-    "tail.parquet",
-}  # fmt: skip
-BEFORE = 20
-"""Steps of the first segment."""
-
-
-def changed(config: RunConfig, **tables: dict[str, Any]) -> RunConfig:
-    return config.model_copy(
-        update={
-            name: getattr(config, name).model_copy(update=fields) for name, fields in tables.items()
-        }
-    )
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("corpus")
-
-
-@pytest.fixture(scope="module")
-def first(corpus: Path) -> RunConfig:
-    """Of half of the documents there are."""
-    return changed(
-        small_config(corpus),
-        mixture={"target_tokens": 40_000},
-        packing={"policy": "wlb", "max_tokens": 560},
-    )
-
-
-@pytest.fixture(scope="module")
-def second(first: RunConfig, corpus: Path) -> RunConfig:
-    """Other N and S, another policy, one source less and a new one, weighted."""
-    late = write_jsonl(corpus / "late.jsonl", texts(7, 60))
-    lines = first.sources[0].model_copy(update={"weight": 3.0})
-    new = lines.model_copy(update={"name": "late", "paths": (str(late),), "weight": 1.0})
-    config = changed(
-        first,
-        mixture={"target_tokens": 30_000, "at_source_end": "drop", "seed": 5},
-        packing={"policy": "concat", "num_micro_batches": 6, "context_length": 200,
-                 "max_tokens": None},
-        shards={"row_group_tokens": 400, "shard_tokens": 6_000},
-    )  # fmt: skip
-    return config.model_copy(update={"sources": (new, lines)})
-
-
-@pytest.fixture(scope="module")
-def before(first: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("chain") / "before"
-    build(first, root, QUIET)
-    return root
-
-
-@pytest.fixture(scope="module")
-def chain(before: Path, second: RunConfig) -> Path:
-    root = before.with_name("chain")
-    shutil.copytree(before, root)
-    assert extend(second, root, QUIET).finished
-    return root
-
-
-def rows_of(manifest: Manifest) -> dict[tuple[int, int, int], list[tuple[int, int, int]]]:
-    """Of each source, epoch and document that runs: start, stop and segment of its pieces."""
-    found = defaultdict(list)
-    for number, segment in enumerate(manifest.segments):
-        for part in segment.part_numbers:
-            pieces = read_plan_part(manifest.plan_path(part)).pieces
-            for source, epoch, doc_id, start, stop in zip(
-                pieces.source.tolist(), pieces.epoch.tolist(), pieces.doc_id.tolist(),
-                pieces.doc_start.tolist(), pieces.doc_stop.tolist(), strict=True,
-            ):  # fmt: skip
-                found[source, epoch, doc_id].append((start, stop, number))
-    return {key: sorted(pieces) for key, pieces in found.items()}
-
-
-def what_runs(root: Path, steps: range, open_set: Any = open_shards) -> list[tuple[Any, ...]]:
-    """Everything about the micro-batches of some steps."""
-    reader = open_set(root)
-    found = []
-    for step in steps:
-        for slot in range(reader.manifest.segment_of(step).num_micro_batches):
-            batch = reader.micro_batch(step, slot)
-            arrays = (batch.tokens, batch.cu_seqlens, batch.last_labels, batch.source, batch.epoch,
-                      batch.doc_id, batch.doc_start)  # fmt: skip
-            found.append((step, slot, batch.num_targets, batch.workload,
-                          *(array.tolist() for array in arrays)))  # fmt: skip
-    return found
-
-
-# --- extend --------------------------------------------------------------------------------------
+from tests.jobs.chain_sets import BEFORE, TABLES, changed, rows_of, what_runs
+from tests.jobs.small_run import QUIET, DyingExecutor, digests
 
 
 def test_an_extended_set_holds_every_law_and_what_there_was(before: Path, chain: Path) -> None:
@@ -257,9 +162,7 @@ def test_what_a_chain_shares_cannot_be_asked_for_otherwise(
     assert digests(before) == had
 
 
-def test_another_corpus_under_an_old_name_is_refused(
-    before: Path, second: RunConfig, corpus: Path
-) -> None:
+def test_another_corpus_under_an_old_name_is_refused(before: Path, second: RunConfig) -> None:
     new, lines = second.sources
     other = lines.model_copy(update={"paths": new.paths})
     with pytest.raises(ConfigError, match=r"source 'lines' is not what the chain has.*another"):
@@ -296,62 +199,3 @@ def build_refuses(config: RunConfig, root: Path) -> bool:
     with pytest.raises(OtherConfiguration, match="was extended or forked, of 2 segments"):
         build(config, root, QUIET)
     return True
-
-
-# --- fork ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("step", [1, 6, BEFORE, BEFORE + 3])
-def test_a_fork_holds_the_steps_before_it_and_goes_on_in_another_way(
-    step: int, before: Path, chain: Path, second: RunConfig, tmp_path: Path
-) -> None:
-    out = tmp_path / "fork"
-    fork(chain, step, out, QUIET)
-    verify(out)
-    manifest, whole = load_manifest(out), load_manifest(chain)
-    assert manifest.num_steps == step
-    steps = range(max(0, step - 4), step)
-    assert what_runs(out, steps) == what_runs(chain, steps)
-    assert np.array_equal(manifest.step_targets, whole.step_targets[:step])
-    assert open_shards(out).steps_digest(step) == open_plan(chain).steps_digest(step)
-    parts = [path for path in (chain / "shards").glob("*.parquet")]
-    same = [path for path in parts if (out / "shards" / path.name).exists()
-            and (out / "shards" / path.name).samefile(path)]  # fmt: skip
-    assert len(same) >= manifest.num_parts - 1  # all but the part that is cut are links
-    if step == BEFORE:
-        assert digests(out) == digests(before)  # at a border it is the set that was extended
-    fork(chain, step, out, QUIET)  # nothing to do
-    if step in (6, BEFORE + 3):
-        extend(second, out, QUIET)
-        verify(out)
-        assert len(load_manifest(out).segments) == (2 if step < BEFORE else 3)
-
-
-def test_a_cut_segment_lists_what_did_not_run(chain: Path, tmp_path: Path) -> None:
-    # Under wlb long pieces wait, so some that arrived before the cut would run behind it.
-    waiting = 0
-    for step in range(4, 14, 3):
-        out = tmp_path / str(step)
-        fork(chain, step, out, QUIET)
-        manifest = load_manifest(out)
-        [segment] = manifest.segments
-        assert segment.cut
-        assert segment.target_tokens == segment.stream_tokens
-        waiting += manifest.totals["tail_pieces"]
-        assert manifest.totals["placed_tokens"] + manifest.totals["tail_tokens"] == (
-            segment.stream_tokens
-        )
-    assert waiting > 0
-
-
-def test_forks_that_cannot_be_are_refused(chain: Path, before: Path, tmp_path: Path) -> None:
-    last = load_manifest(chain).num_steps
-    for step in (0, last + 1):
-        with pytest.raises(ConfigError, match=rf"step {step} is not in 1\.\.{last}"):
-            fork(chain, step, tmp_path / "out", QUIET)
-    fork(chain, last, tmp_path / "all", QUIET)
-    assert digests(tmp_path / "all") == digests(chain)
-    with pytest.raises(OtherConfiguration, match="another finished set"):
-        fork(chain, 3, tmp_path / "all", QUIET)
-    with pytest.raises(ConfigError, match="must lie beside one another"):
-        fork(chain, 3, chain / "inside", QUIET)
