@@ -79,8 +79,6 @@ def check_policies(manifest: Manifest) -> None:
     path = manifest.directory / "manifest.json"
     for number, segment in enumerate(manifest.segments):
         places = [entry.source for entry in segment.sources]
-        if not isinstance(segment.cut, bool):
-            raise VerifyError(f"segments.{number}.cut is {segment.cut!r}", path=path)
         if len(set(places)) != len(places) or not set(places) <= set(range(len(manifest.sources))):
             raise VerifyError(f"segments.{number}.sources are {places}", path=path)
         if segment.at_source_end not in ("stop", "drop"):

@@ -252,7 +252,7 @@ def sign(root: Path, document: dict[str, Any]) -> None:
     [
         ({"stream_tokens": 1}, "position is not within the stream's"),
         ({"target_tokens": None}, r"target_tokens None must be its stream_tokens"),
-        ({"cut": 1}, r"segments.0.cut is 1"),
+        ({"cut": 1}, "cut is 1, must be true or false"),
     ],
 )
 def test_a_cut_segment_that_is_not_what_it_says_is_found(
