@@ -16,6 +16,7 @@ import pytest
 
 from jobs import verifying
 from jobs.executor import LocalExecutor, open_executor
+from jobs.fork import fork
 from jobs.verifying import settings_of, verify_set
 from pipeline.config import ConfigError, JobSettings
 from pipeline.shard.tables import FormatError
@@ -23,6 +24,7 @@ from pipeline.verify import Sample, VerifyError, VerifyReport, verify, verify_sa
 from pipeline.verify.result import LAWS
 from tests.changes import add, both, put
 from tests.fixture_set import SetData, make_set
+from tests.jobs.small_run import QUIET
 from tests.jobs.test_cli import run
 
 LOCAL = JobSettings(executor="local")
@@ -92,6 +94,17 @@ def test_the_report_does_not_depend_on_where_and_when_units_run(built: Path) -> 
     assert len([name for name in listed(built) if name.startswith("plan/")]) > 8
     assert shuffled(built) == alone
     assert verify_set(built, lambda *_: None, LOCAL) == alone
+
+
+def test_along_a_chain_too(chain: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut"
+    fork(chain, 13, cut, QUIET)
+    for root, kinds in ((chain, ["segment 0", "segment 1"]), (cut, ["segment 0"])):
+        alone = verify(root)
+        assert shuffled(root) == alone
+        sampled = shuffled(root, Sample(share=0.3))
+        assert [parts.kind for parts in sampled.sampled if "segment" in parts.kind] == kinds
+        assert sampled.bytes < sampled.all_bytes == alone.bytes
 
 
 @pytest.mark.parametrize("seed", range(4))
