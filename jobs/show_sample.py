@@ -32,7 +32,7 @@ def sampled(directory: Path, report: SampleReport) -> None:
         for sentence in sentences:
             console.print(f"  {sentence}")
     console.print(
-        f"A single flipped bit is found with a chance of about {report.chance:.2g}. "
+        f"A single flipped bit is found with a chance of {report.chance:.2g} or more. "
         "Only verify without --sample checks every law."
     )
 

@@ -71,7 +71,8 @@ class SampleReport:
         row_groups: of the parts that were read.
         rows: micro-batches of these parts.
         tokens: their tokens, each compared with its token store.
-        chance: of a single flipped bit, wherever it is, to be found: `bytes` of `all_bytes`.
+        chance: of a single flipped bit, wherever it is, to be found: `bytes` of `all_bytes`, and
+            more where a shard that was read shows a flip in a store's part that was not.
         whole: what was checked of all of the set, here and below a sentence each.
         in_sample: what was checked of the parts that were read.
         not_checked: what was not checked.
