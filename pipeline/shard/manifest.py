@@ -257,7 +257,10 @@ def _check_degrees(cp: Mapping[str, Any], path: Path) -> None:
         if not isinstance(entry, dict):
             raise FormatError(f"cp.{degree} is not an object", path=path)
         if not isinstance(entry.get("strategy"), str):
-            raise FormatError(f"cp.{degree} does not say its strategy", path=path)
+            raise FormatError(
+                f"cp.{degree}: a field is missing or malformed: strategy must be a string",
+                path=path,
+            )
 
 
 def _check(manifest: Manifest, steps: pa.Table, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from pipeline.shard.digests import (
 )
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.tables import FormatError, read_table
-from pipeline.verify.result import Progress, VerifyError
+from pipeline.verify.result import InOrder, Progress, VerifyError
 
 TABLES = ("steps.parquet", "tail.parquet")
 """Files of the set that files.parquet lists beside the parts."""
@@ -28,11 +29,13 @@ _MANIFEST_FILES = ("manifest.json", "manifest.sha256", "files.parquet", "row_gro
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """What `check_files` went through."""
+    """What `check_files` went through: all files, and the bytes and row groups that it read."""
 
     files: int
     bytes: int
     row_groups: int
+    all_bytes: int
+    """Of all files, read or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,21 @@ class _Record:
     digests: list[str]
 
 
-def check_files(manifest: Manifest, progress: Progress) -> FileCounts:
+def check_files(
+    manifest: Manifest,
+    progress: Progress,
+    in_order: InOrder = map,
+    parts: Collection[int] | None = None,
+) -> FileCounts:
     """Size, digests, row groups and completeness of all files but the token stores'.
 
     `load_manifest` has checked manifest.json, files.parquet and steps.parquet by then.
+
+    Args:
+        manifest: of the set.
+        progress: told of each file that is read.
+        in_order: maps files.
+        parts: numbers of the parts that are read, the others have their size checked; None for all.
 
     Raises:
         VerifyError: the first file that is missing, unlisted, damaged or another one.
@@ -60,14 +74,24 @@ def check_files(manifest: Manifest, progress: Progress) -> FileCounts:
     files = read_table(root / "files.parquet", schema.FILES)
     _check_listing(manifest, files.column("path").to_pylist())
     records = _records(manifest, files)
-    sizes = [(root / name).stat().st_size for name in _MANIFEST_FILES]
-    for done, record in enumerate(records):
-        progress("files", done, len(records))
-        _check_file(root / record.path, record)
-        sizes.append(record.bytes)
-    progress("files", len(records), len(records))
-    groups = sum(max(0, len(record.ranges) - 1) for record in records)
-    return FileCounts(files=len(sizes), bytes=sum(sizes), row_groups=groups)
+    own_bytes = sum((root / name).stat().st_size for name in _MANIFEST_FILES)
+    read = [record for record in records if parts is None or _is_of(record, parts)]
+    if parts is not None:
+        for record in records:
+            _check_size(root / record.path, record)
+    for done, _ in enumerate(in_order(_check_file, ((root / r.path, r) for r in read))):
+        progress("files", done, len(read))
+    progress("files", len(read), len(read))
+    return FileCounts(
+        files=len(_MANIFEST_FILES) + len(records),
+        bytes=own_bytes + sum(record.bytes for record in read),
+        row_groups=sum(max(0, len(record.ranges) - 1) for record in read),
+        all_bytes=own_bytes + sum(record.bytes for record in records),
+    )
+
+
+def _is_of(record: _Record, parts: Collection[int]) -> bool:
+    return record.path in TABLES or int(Path(record.path).stem) in parts
 
 
 def _records(manifest: Manifest, files: pa.Table) -> list[_Record]:
@@ -123,12 +147,18 @@ def _check_listing(manifest: Manifest, listed: list[str]) -> None:
                 raise VerifyError("is not listed in files.parquet; remove it", path=path)
 
 
-def _check_file(path: Path, record: _Record) -> None:
+def _check_size(path: Path, record: _Record) -> None:
     if not path.is_file():
         raise VerifyError("is missing", path=path)
     size = path.stat().st_size
     if size != record.bytes:
         raise VerifyError(f"has {size} bytes, files.parquet says {record.bytes}", path=path)
+
+
+def _check_file(unit: tuple[Path, _Record]) -> None:
+    """All that is on record of a file."""
+    path, record = unit
+    _check_size(path, record)
     if sha256_file(path) != record.sha256:
         raise VerifyError(
             f"its bytes are not those of SHA-256 {record.sha256} in files.parquet; restore it, or "

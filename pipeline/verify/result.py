@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from pipeline.shard.tables import FormatError
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with the stage's name, how much of it is done, and how much there is."""
+
+
+class InOrder(Protocol):
+    """Maps a function over units, as `map` does, and may run some of them ahead elsewhere.
+
+    Functions and units are picklable and small. Results come in the order of the units, and an
+    error in the place of its result: so the first offence is the same wherever units run.
+    """
+
+    def __call__(
+        self, function: Callable[[Any], Any], units: Iterable[Any], /
+    ) -> Iterator[Any]: ...
+
 
 LAWS = (
     "every file, table and row group is the one its digest names",

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from pipeline.shard import schema
 from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.tables import FormatError, read_table
 from pipeline.verify.conservation import Conservation
-from pipeline.verify.context_parallel import check_cp_part
 from pipeline.verify.files import as_verify_error, check_files
-from pipeline.verify.plan_rows import PlanPart, TailPieces, check_plan_part, first_bad_piece
-from pipeline.verify.ran import PIECE, TAIL, Ran
-from pipeline.verify.result import Progress, VerifyError, VerifyReport
+from pipeline.verify.parts import SetPart, check_part, records_of, take_records, without_steps
+from pipeline.verify.plan_rows import TailPieces, first_bad_piece
+from pipeline.verify.ran import TAIL, Ran
+from pipeline.verify.result import InOrder, Progress, VerifyError, VerifyReport
 from pipeline.verify.selection import (
     StreamCounts,
     check_policies,
     check_selection,
     passes_of,
 )
-from pipeline.verify.shard_rows import check_shard_part
-from pipeline.verify.stores import RawStore, check_store
+from pipeline.verify.stores import RawStore, check_stores
 from pipeline.verify.totals import StepTable, check_totals
 from pipeline.verify.workloads import check_model
 
 
 def verify(
-    directory: str | Path, *, progress: Progress | None = None, scratch: Path | None = None
+    directory: str | Path,
+    *,
+    progress: Progress | None = None,
+    scratch: Path | None = None,
+    in_order: InOrder = map,
 ) -> VerifyReport:
     """Re-check every law of a finished directory from its bytes.
 
@@ -40,49 +45,72 @@ def verify(
         directory: what `steelyard build` wrote.
         progress: called with a stage's name, how much of it is done, and how much there is.
         scratch: an existing directory for temporary files; default: the system's.
+        in_order: maps files, parts of stores and parts of the set; what it runs elsewhere must see
+            `directory` and `scratch` at the same paths.
 
     Raises:
         VerifyError: the first offence.
     """
     tell = progress or (lambda _stage, _done, _total: None)
     try:
-        with tempfile.TemporaryDirectory(prefix="steelyard-verify-", dir=scratch) as temporary:
-            return _verify(load_manifest(directory), Path(temporary), tell)
+        with tempfile.TemporaryDirectory(
+            prefix="steelyard-verify-", dir=scratch, ignore_cleanup_errors=True
+        ) as temporary:
+            return _verify(load_manifest(directory), Path(temporary), tell, in_order)
     except VerifyError:
         raise
     except FormatError as error:
         raise as_verify_error(error) from error
 
 
-def _verify(manifest: Manifest, scratch: Path, progress: Progress) -> VerifyReport:
+def _verify(
+    manifest: Manifest, scratch: Path, progress: Progress, in_order: InOrder
+) -> VerifyReport:
     check_model(manifest)
     check_policies(manifest)
-    counts = check_files(manifest, progress)
-    stores, store_files, store_bytes = [], 0, 0
-    for index in range(len(manifest.sources)):
-        store, files, num_bytes = check_store(manifest, index, scratch, progress)
-        stores.append(store)
-        store_files, store_bytes = store_files + files, store_bytes + num_bytes
+    counts = check_files(manifest, progress, in_order)
+    stores, of_stores = check_stores(manifest, scratch, progress, in_order)
     steps, ran = StepTable(manifest), Ran(manifest, stores, scratch)
     streams: list[StreamCounts] = []
     tail = [0, 0]
     for segment in range(len(manifest.segments)):
         passes = passes_of(manifest, segment, stores, ran)
         stream = Conservation(manifest, segment, stores, ran, scratch)
-        _check_parts(manifest, segment, stores, steps, stream, progress)
-        pieces, tokens = _check_tail(manifest, segment, stores, stream)
+        _check_parts(manifest, segment, stores, steps, stream, scratch, progress, in_order)
+        pieces, tokens = check_tail(manifest, segment, stores, stream)
         tail = [tail[0] + pieces, tail[1] + tokens]
         streams.append(stream.check(passes, progress))
         check_selection(manifest, segment, passes, streams[-1])
     check_totals(manifest, steps, tail, streams)
     return VerifyReport(
-        files=counts.files + store_files,
-        bytes=counts.bytes + store_bytes,
+        files=counts.files + of_stores.files,
+        bytes=counts.bytes + of_stores.bytes,
         row_groups=counts.row_groups,
         rows=sum(segment.steps * segment.num_micro_batches for segment in manifest.segments),
         pieces=sum(stream.pieces for stream in streams),
         tokens=steps.tokens,
     )
+
+
+def _units(
+    manifest: Manifest, number: int, stores: list[RawStore], first_step: int, scratch: Path
+) -> Iterator[SetPart]:
+    """The parts of a segment; where each begins follows from the rows of those before it."""
+    segment, light = manifest.segments[number], without_steps(manifest)
+    for part in range(segment.first_part, segment.stop_part):
+        yield SetPart(
+            manifest=light,
+            stores=stores,
+            part=part,
+            first_step=first_step,
+            records=_records(scratch, part),
+        )
+        rows = pq.read_metadata(manifest.plan_path(part)).num_rows
+        first_step += rows // segment.num_micro_batches
+
+
+def _records(scratch: Path, part: int) -> Path:
+    return scratch / f"pieces-{part}"
 
 
 def _check_parts(
@@ -91,18 +119,17 @@ def _check_parts(
     stores: list[RawStore],
     steps: StepTable,
     stream: Conservation,
+    scratch: Path,
     progress: Progress,
+    in_order: InOrder,
 ) -> None:
     """All parts of a segment."""
     segment = manifest.segments[number]
-    for part in range(segment.first_part, segment.stop_part):
+    found = in_order(check_part, _units(manifest, number, stores, steps.steps, scratch))
+    for part, sums in zip(range(segment.first_part, segment.stop_part), found, strict=True):
         progress("parts", part, manifest.num_parts)
-        plan = check_plan_part(manifest, stores, part, steps.steps)
-        check_shard_part(manifest, stores, part, plan)
-        for cp_size in manifest.cp_sizes:
-            check_cp_part(manifest, part, plan, cp_size)
-        steps.check(plan, segment=number, part=part)
-        stream.add(_records(plan, part, plan.piece_row))
+        steps.check(sums, segment=number, part=part)
+        stream.add(take_records(_records(scratch, part)))
     progress("parts", segment.stop_part, manifest.num_parts)
     if steps.steps != segment.stop_step:
         raise VerifyError(
@@ -111,10 +138,16 @@ def _check_parts(
         )
 
 
-def _check_tail(
-    manifest: Manifest, number: int, stores: list[RawStore], stream: Conservation
+def check_tail(
+    manifest: Manifest, number: int, stores: list[RawStore], stream: Conservation | None
 ) -> tuple[int, int]:
-    """A segment's tail is sound and less than a step; its pieces and tokens."""
+    """A segment's tail is sound and less than a step; its pieces and tokens.
+
+    Its pieces go to `stream`, if there is one.
+
+    Raises:
+        VerifyError: the first piece that is not, or too many of them.
+    """
     path = manifest.directory / "tail.parquet"
     table = read_table(path, schema.TAIL)
     columns = {
@@ -133,7 +166,8 @@ def _check_tail(
         raise VerifyError(f"row {rows[offender[0]]}: {offender[1]}", path=path)
     tokens = int((tail.doc_stop - tail.doc_start).sum())
     if segment.cut:
-        _check_cut(manifest, number, tail, rows, stream.placed_end)
+        placed_end = None if stream is None else stream.placed_end
+        _check_cut(manifest, number, tail, rows, placed_end)
     elif tokens >= segment.intake_tokens and len(rows) >= segment.num_micro_batches:
         raise VerifyError(
             f"{len(rows)} pieces of {tokens} tokens are left of segment {number}; a step must be "
@@ -141,14 +175,18 @@ def _check_tail(
             "remain",
             path=path,
         )
-    stream.add(_records(tail, TAIL, rows))
+    if stream is not None:
+        stream.add(records_of(tail, TAIL, rows))
     return len(rows), tokens
 
 
 def _check_cut(
-    manifest: Manifest, number: int, tail: TailPieces, rows: np.ndarray, placed_end: int
+    manifest: Manifest, number: int, tail: TailPieces, rows: np.ndarray, placed_end: int | None
 ) -> None:
-    """A segment that a fork cut: what did not run might have run after the cut, and no more."""
+    """A segment that a fork cut: what did not run might have run after the cut, and no more.
+
+    Where no piece was collected, `placed_end`, the end of the last piece of a row, is None.
+    """
     segment = manifest.segments[number]
     if segment.target_tokens != segment.stream_tokens:
         raise VerifyError(
@@ -156,7 +194,7 @@ def _check_cut(
             f"stream_tokens {segment.stream_tokens}",
             path=manifest.directory / "manifest.json",
         )
-    if segment.stream_tokens - placed_end >= segment.context_length:
+    if placed_end is not None and segment.stream_tokens - placed_end >= segment.context_length:
         raise VerifyError(
             f"segments.{number} is cut, so its stream ends with the last piece that a row holds; "
             f"that ends at {placed_end}, the stream at {segment.stream_tokens}",
@@ -171,12 +209,3 @@ def _check_cut(
             f"before the segment was cut at step {segment.stop_step}",
             path=manifest.directory / "tail.parquet",
         )
-
-
-def _records(pieces: PlanPart | TailPieces, part: int, row: np.ndarray) -> np.ndarray:
-    records = np.empty(len(row), PIECE)
-    records["position"], records["doc_id"] = pieces.position, pieces.doc_id
-    records["start"], records["stop"] = pieces.doc_start, pieces.doc_stop
-    records["source"], records["epoch"] = pieces.source, pieces.epoch
-    records["part"], records["row"] = part, row
-    return records

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.shard import schema
-from pipeline.shard.digests import sha256_bytes, sha256_file, xxh3_128
+from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.manifest import Manifest, Source
 from pipeline.shard.tables import read_bytes, read_table
 from pipeline.verify.part import spans
-from pipeline.verify.result import Progress, VerifyError
-from pipeline.verify.token_ids import ENDS, check_ids
+from pipeline.verify.result import InOrder, Progress, VerifyError
+from pipeline.verify.sample import Sample
+from pipeline.verify.store_parts import StorePart, check_digest, check_store_part, map_file
+from pipeline.verify.token_ids import ENDS
 
 _TABLES = {
     "inputs.parquet": schema.INPUTS,
@@ -27,24 +31,28 @@ _MAPPED_PARTS = 64
 
 
 class RawStore:
-    """The tokens of a checked store, by document, through two maps and no index in memory.
+    """The tokens of a checked store, by document, through maps and no index in memory.
+
+    It is small to pickle: another process maps the same files.
 
     Args:
         directory: the store.
         dtype: of its tokens.
-        part_tokens: tokens of each part, (parts,).
-        scratch: where the offsets of its documents are written, 8 bytes a document.
+        index: what `write_index` wrote of it.
     """
 
-    def __init__(self, directory: Path, dtype: str, part_tokens: np.ndarray, scratch: Path) -> None:
+    def __init__(self, directory: Path, dtype: str, index: Path) -> None:
         self.directory = directory
-        self.lengths = _map(directory / "lengths.u32", "<u4")
+        self.lengths = map_file(directory / "lengths.u32", "<u4")
         """Tokens of each document, (documents,)."""
-        self.offsets = _write_offsets(self.lengths, scratch)
+        self.offsets = map_file(index / "offsets", np.dtype(np.int64))
         """Tokens of the source before each document, and all of them at the end."""
-        self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._part_starts = np.cumsum([0, *part_tokens.tolist()])
+        self._part_starts = map_file(index / "part_starts", np.dtype(np.int64))
+        self._dtype, self._index = dtype, index
         self._part = lru_cache(_MAPPED_PARTS)(self._map_part)
+
+    def __reduce__(self) -> tuple[type[RawStore], tuple[Path, str, Path]]:
+        return RawStore, (self.directory, self._dtype, self._index)
 
     @property
     def documents(self) -> int:
@@ -69,55 +77,143 @@ class RawStore:
         return tokens
 
     def _map_part(self, part: int) -> np.ndarray:
-        return _map(self.directory / "parts" / f"{schema.part_name(part)}.tokens", self._dtype)
+        path = self.directory / "parts" / f"{schema.part_name(part)}.tokens"
+        return map_file(path, np.dtype(self._dtype).newbyteorder("<"))
 
 
-def check_store(
-    manifest: Manifest, index: int, scratch: Path, progress: Progress
-) -> tuple[RawStore, int, int]:
-    """Check every file of a source's token store.
+@dataclass(slots=True)
+class StoreCounts:
+    """Files of all stores, and their bytes: those that were read, and all; parts of each store."""
+
+    files: int = 0
+    bytes: int = 0
+    all_bytes: int = 0
+    parts: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """A store whose tables were checked."""
+
+    name: str
+    root: Path
+    identity: dict[str, Any]
+    num_inputs: int
+    parts: pa.Table
+    read: frozenset[int]
+    """Numbers of the parts whose tokens are read."""
+
+    def units(self) -> Iterator[StorePart]:
+        for part in range(self.parts.num_rows):
+            row = {
+                name: column[0] for name, column in self.parts.slice(part, 1).to_pydict().items()
+            }
+            yield StorePart(
+                root=self.root,
+                identity=self.identity,
+                row=row,
+                num_inputs=self.num_inputs,
+                whole=part in self.read,
+            )
+
+
+def check_stores(
+    manifest: Manifest,
+    scratch: Path,
+    progress: Progress,
+    in_order: InOrder = map,
+    sample: Sample | None = None,
+) -> tuple[list[RawStore], StoreCounts]:
+    """Check every file of the token stores: first the tables of all of them, then the parts.
 
     Args:
         manifest: of the set.
-        index: the source's place in the manifest.
-        scratch: an existing directory for temporary files.
+        scratch: an existing directory; takes 8 bytes a document.
         progress: told of each part.
+        in_order: maps parts.
+        sample: chooses the parts whose tokens are read; None for all.
 
     Returns:
-        The store, the number of its files, and their bytes.
+        The stores, in the order of the sources.
 
     Raises:
         VerifyError: the first file that is missing, damaged, or at odds with the others.
     """
+    counts = StoreCounts()
+    found = [
+        _check_store(manifest, index, sample, counts) for index in range(len(manifest.sources))
+    ]
+    units = (unit for store in found for unit in store.units())
+    results = in_order(check_store_part, units)
+    for store in found:
+        for done in range(store.parts.num_rows):
+            progress(f"store {store.name}", done, store.parts.num_rows)
+            size = next(results)
+            counts.bytes, counts.all_bytes = counts.bytes + size.read, counts.all_bytes + size.all
+        progress(f"store {store.name}", store.parts.num_rows, store.parts.num_rows)
+    stores = []
+    for number, store in enumerate(found):
+        index = scratch / f"store-{number}"
+        write_index(store.root, store.parts.column("tokens").to_numpy(), index)
+        stores.append(RawStore(store.root, store.identity["dtype"], index))
+    return stores, counts
+
+
+def store_parts(sample: Sample, name: str, count: int) -> tuple[int, ...]:
+    """The parts of a source's store that a sample reads."""
+    return sample.of(f"store {name}", count)
+
+
+def write_index(directory: Path, part_tokens: np.ndarray, index: Path) -> None:
+    """Write what `RawStore` maps beside the store: running sums of documents and of parts.
+
+    Args:
+        directory: the store.
+        part_tokens: tokens of each of its parts, (parts,).
+        index: a directory to make.
+    """
+    index.mkdir()
+    np.cumsum([0, *part_tokens.tolist()], dtype=np.int64).tofile(index / "part_starts")
+    lengths, block, total = map_file(directory / "lengths.u32", "<u4"), 1 << 20, 0
+    with (index / "offsets").open("wb") as file:
+        file.write(np.zeros(1, np.int64).tobytes())
+        for first in range(0, len(lengths), block):
+            sums = total + np.cumsum(lengths[first : first + block], dtype=np.int64)
+            file.write(sums.tobytes())
+            total = int(sums[-1])
+
+
+def _check_store(
+    manifest: Manifest, index: int, sample: Sample | None, counts: StoreCounts
+) -> _Store:
+    """The tables of a source's store, and its documents' lengths."""
     source, root = manifest.sources[index], manifest.store_path(index)
     identity = _check_identity(manifest, source, root)
     tables = {name: read_table(root / name, columns) for name, columns in _TABLES.items()}
     if identity.get("notes"):
         tables["notes.parquet"] = read_table(root / "notes.parquet", schema.REJECTS)
-    parts = tables["parts.parquet"].to_pylist()
     _check_tables(identity, tables, root)
-    dtype = np.dtype(identity["dtype"]).newbyteorder("<")
-    lengths = _map(root / "lengths.u32", "<u4")
+    lengths = map_file(root / "lengths.u32", "<u4")
     if len(lengths) != identity["documents"] or lengths.sum(dtype=np.int64) != identity["tokens"]:
         raise VerifyError(
             "its documents and tokens are not those of source.json", path=root / "lengths.u32"
         )
-    num_bytes = sum((root / name).stat().st_size for name in (*identity["digests"], "source.json"))
-    for done, part in enumerate(parts):
-        progress(f"store {source.name}", done, len(parts))
-        first = part["first_doc_id"]
-        mine = lengths[first : first + part["documents"]]
-        num_bytes += _check_part(
-            root, part, dtype.itemsize, mine,
-            num_inputs=tables["inputs.parquet"].num_rows,
-            keep_columns=identity.get("keep_columns", []),
-        )  # fmt: skip
-        path = root / "parts" / f"{schema.part_name(part['part'])}.tokens"
-        check_ids(path, _map(path, dtype), mine, identity)
-    progress(f"store {source.name}", len(parts), len(parts))
-    tokens = tables["parts.parquet"].column("tokens").to_numpy()
-    store = RawStore(root, identity["dtype"], tokens, scratch)
-    return store, 1 + len(identity["digests"]) + 3 * len(parts), num_bytes
+    parts = tables["parts.parquet"]
+    size = sum((root / name).stat().st_size for name in (*identity["digests"], "source.json"))
+    counts.files += 1 + len(identity["digests"]) + 3 * parts.num_rows
+    counts.bytes, counts.all_bytes = counts.bytes + size, counts.all_bytes + size
+    counts.parts.append(parts.num_rows)
+    numbers = range(parts.num_rows)
+    return _Store(
+        name=source.name,
+        root=root,
+        identity=identity,
+        num_inputs=tables["inputs.parquet"].num_rows,
+        parts=parts,
+        read=frozenset(
+            numbers if sample is None else store_parts(sample, source.name, len(numbers))
+        ),
+    )
 
 
 def _check_identity(manifest: Manifest, source: Source, root: Path) -> dict[str, Any]:
@@ -156,20 +252,6 @@ def _check_identity(manifest: Manifest, source: Source, root: Path) -> dict[str,
     return identity
 
 
-def check_digest(path: Path, digest: str, recorded_in: str) -> None:
-    """Hash a file.
-
-    Raises:
-        VerifyError: missing or another one.
-    """
-    if not path.is_file():
-        raise VerifyError("is missing", path=path)
-    if sha256_file(path) != digest:
-        raise VerifyError(
-            f"its bytes are not those of SHA-256 {digest} in {recorded_in}", path=path
-        )
-
-
 def _check_tables(identity: dict[str, Any], tables: dict[str, pa.Table], root: Path) -> None:
     parts = tables["parts.parquet"]
     documents, tokens = (parts.column(name).to_numpy() for name in ("documents", "tokens"))
@@ -188,89 +270,3 @@ def _check_tables(identity: dict[str, Any], tables: dict[str, pa.Table], root: P
             raise VerifyError(
                 f"holds {found}, source.json says {stated}", path=root / f"{name}.parquet"
             )
-
-
-def _check_part(
-    root: Path,
-    part: dict[str, Any],
-    item_bytes: int,
-    lengths: np.ndarray,
-    *,
-    num_inputs: int,
-    keep_columns: list[str],
-) -> int:
-    """A part's three files; their bytes."""
-    base = root / "parts" / schema.part_name(part["part"])
-    paths = {name: base.with_suffix(f".{name}.parquet") for name in ("index", "blocks")}
-    paths["tokens"] = base.with_suffix(".tokens")
-    for name in ("index", "blocks"):
-        check_digest(paths[name], part[f"{name}_sha256"], "parts.parquet")
-    blocks = read_table(paths["blocks"], schema.PART_BLOCKS).column("xxh3_128").to_pylist()
-    _check_tokens(paths["tokens"], part, item_bytes, blocks)
-    index = read_table(paths["index"], schema.part_index(metadata=bool(keep_columns)))
-    if keep_columns:
-        _check_metadata(index.column(schema.METADATA), keep_columns, paths["index"])
-    length = index.column("length").to_numpy()
-    if not np.array_equal(length, lengths.astype(np.int64)):
-        raise VerifyError("its lengths are not those of lengths.u32", path=paths["index"])
-    if not np.array_equal(index.column("offset").to_numpy(), np.cumsum(length) - length):
-        raise VerifyError("its documents do not lie end to end", path=paths["index"])
-    if length.sum() != part["tokens"]:
-        raise VerifyError("its lengths do not add up to the part's tokens", path=paths["index"])
-    file = index.column("file").to_numpy()
-    if len(file) and (file.min() < 0 or file.max() >= num_inputs):
-        raise VerifyError("names an input that inputs.parquet lacks", path=paths["index"])
-    return sum(path.stat().st_size for path in paths.values())
-
-
-def _check_metadata(column: pa.ChunkedArray, keep_columns: list[str], path: Path) -> None:
-    """Every entry is null, or a JSON object of the kept columns."""
-    for row, text in enumerate(column.to_pylist()):
-        if text is None:
-            continue
-        try:
-            found = list(json.loads(text))
-        except (ValueError, TypeError):
-            found = None
-        if found != keep_columns:
-            raise VerifyError(
-                f"row {row}: metadata is {text[:80]!r}, must be an object of {keep_columns}",
-                path=path,
-            )
-
-
-def _check_tokens(path: Path, part: dict[str, Any], item_bytes: int, blocks: list[str]) -> None:
-    if not path.is_file():
-        raise VerifyError("is missing", path=path)
-    size = part["tokens"] * item_bytes
-    if path.stat().st_size != size:
-        raise VerifyError(f"has {path.stat().st_size} bytes, must have {size}", path=path)
-    if len(blocks) != -(-size // schema.BLOCK_BYTES):
-        raise VerifyError(f"blocks.parquet has {len(blocks)} rows for {size} bytes", path=path)
-    with path.open("rb") as file:
-        for number, digest in enumerate(blocks):
-            if xxh3_128(file.read(schema.BLOCK_BYTES)) != digest:
-                raise VerifyError(
-                    f"block {number} (bytes from {number * schema.BLOCK_BYTES}) is damaged",
-                    path=path,
-                )
-    check_digest(path, part["tokens_sha256"], "parts.parquet")
-
-
-def _map(path: Path, dtype: str | np.dtype[Any]) -> np.ndarray:
-    if path.stat().st_size == 0:
-        return np.empty(0, dtype)  # an empty file cannot be mapped
-    return np.memmap(path, dtype, mode="r").view(np.ndarray)
-
-
-def _write_offsets(lengths: np.ndarray, scratch: Path) -> np.ndarray:
-    """Running sums of the lengths, int64, (documents + 1,), mapped from a file in `scratch`."""
-    path = scratch / f"offsets-{len(list(scratch.glob('offsets-*')))}"
-    block, total = 1 << 20, 0
-    with path.open("wb") as file:
-        file.write(np.zeros(1, np.int64).tobytes())
-        for first in range(0, len(lengths), block):
-            sums = total + np.cumsum(lengths[first : first + block], dtype=np.int64)
-            file.write(sums.tobytes())
-            total = int(sums[-1])
-    return _map(path, np.dtype(np.int64))
