@@ -18,7 +18,7 @@ import numpy as np
 from packer.packing.backlog import Backlog, Filled, Improver, Policy, Solved, Stop
 from packer.packing.config import PackingConfig
 from packer.plan import Pieces, Steps
-from packer.workload import Workload
+from packer.workload import LONGEST_PIECE, Workload
 
 _MODULES = {
     "concat": "packer.packing.concat",
@@ -39,6 +39,8 @@ POLICIES = ("concat", "reorder", "wlb", "lookahead", "fixed_greedy")
 """Policies that keep every law."""
 SIMULATED = tuple(_MODULES)
 """Those, and what runs in simulations only."""
+MOST_STEP_WORK = 1 << 54
+"""Bound on a step's workload, so that 64 bits hold it in the units of the clock too."""
 
 Search = Callable[[Callable[[Steps], Steps], Iterable[Steps]], Iterable[Steps]]
 """Maps a function over windows of steps and gives the results in their order, as `map` does.
@@ -96,6 +98,20 @@ def sustainable_intake(backlog: Backlog, config: PackingConfig) -> tuple[int, in
     return held, min(max(held, lower), tokens * 99 // 100) if held < tokens else lower
 
 
+def _check_work(config: PackingConfig, workload: Workload) -> None:
+    """Refuse steps whose workload may leave 64 bits: every slot full of the longest pieces."""
+    longest = min(config.context_length, LONGEST_PIECE)
+    pieces = -(-config.max_tokens // longest)
+    slot = pieces * int(workload.of(np.array([longest]))[0]) + workload.constant
+    if config.num_micro_batches * slot >= MOST_STEP_WORK:
+        raise PackingError(
+            f"{config.num_micro_batches} micro-batches of up to {config.max_tokens} tokens, in "
+            f"pieces of up to {config.context_length}, may have a workload of "
+            f"{config.num_micro_batches * slot} together; 64 bits allow less than "
+            f"{MOST_STEP_WORK}: lower num_micro_batches, max_tokens or context_length"
+        )
+
+
 class Packer:
     """Feeds a policy pieces in stream order, any chunking, and hands back whole steps.
 
@@ -106,6 +122,9 @@ class Packer:
         first_step: number of the segment's first step.
         search: maps the search of a window over the windows of `lookahead`; no other policy uses
             it, and no result depends on it.
+
+    Raises:
+        PackingError: no such policy, or bounds under which a step's workload leaves 64 bits.
 
     Example:
         >>> config = PackingConfig(num_micro_batches=1, context_length=4, max_tokens=4)
@@ -125,6 +144,7 @@ class Packer:
         first_step: int = 0,
         search: Search = map,
     ) -> None:
+        _check_work(config, workload)
         self._fill = policy_of(policy)
         self._improver = _improver_of(policy)
         self._search = search

@@ -12,9 +12,13 @@ import pyarrow.parquet as pq
 
 from packer.plan import Pieces, Steps
 from pipeline.planning.chain import ChainEnd
+from pipeline.planning.mixing import PlanError
 from pipeline.planning.runs import RunGroups, write_inverse
 from pipeline.shard import schema
 from pipeline.shard.writer import FileReceipt, write_part, write_table
+
+MOST_ENTRIES = (1 << 31) - 1
+"""Entries of a list column in one file."""
 
 
 class PlanParts:
@@ -104,6 +108,7 @@ class PlanParts:
 
     def _write(self, steps: Steps) -> None:
         part = self._chain.parts + len(self._receipts)
+        self._check_size(steps, part)
         name = f"plan/{schema.part_name(part)}.parquet"
         write_inverse(self._scratch, part, steps.pieces, self._groups)
         self._receipts.append(write_part(plan_table(steps), self._root, name))
@@ -112,6 +117,17 @@ class PlanParts:
         self._pieces += len(steps.pieces)
         self._documents += int((steps.pieces.doc_start == 0).sum())
         self._cut += _num_cut(steps.pieces)
+
+    def _check_size(self, steps: Steps, part: int) -> None:
+        """Refuse what a shard or the steps table cannot hold, before a token moves."""
+        tokens = int(steps.pieces.tokens.sum())
+        remedy = "lower shards.shard_tokens"
+        if steps.num_steps == 1:
+            remedy = "it is one step: lower packing.num_micro_batches or packing.context_length"
+        check_entries(tokens, f"shard {part}", remedy)
+        shares = (steps.first_step + steps.num_steps) * len(self._chain.stores)
+        remedy = "join sources, or make steps larger"
+        check_entries(shares, "steps.parquet, with a share of each source a step,", remedy)
 
     def _steps_table(self, steps: Steps, part: int) -> pa.Table:
         pieces, count = steps.pieces, steps.num_steps
@@ -199,14 +215,23 @@ def as_offsets(offsets: np.ndarray) -> pa.Array:
     """Arrow's 32-bit list offsets.
 
     Raises:
-        ValueError: a part too large for them.
+        PlanError: a part too large for them.
     """
-    if int(offsets[-1]) > np.iinfo(np.int32).max:
-        raise ValueError(
-            f"a part with {int(offsets[-1])} list entries; 32-bit offsets end at 2^31 - 1, lower "
-            "shards.shard_tokens"
-        )
+    check_entries(int(offsets[-1]), "a part", "lower shards.shard_tokens")
     return pa.array(offsets.astype(np.int32))
+
+
+def check_entries(count: int, where: str, remedy: str) -> None:
+    """Refuse a list column with more entries than 32-bit offsets reach (FORMAT.md, section 8).
+
+    Raises:
+        PlanError: there are too many; says what would help.
+    """
+    if count > MOST_ENTRIES:
+        raise PlanError(
+            f"{where} would have a list column of {count} entries, at most {MOST_ENTRIES} are "
+            f"allowed; {remedy}"
+        )
 
 
 def tail_table(tail: Pieces, segment: int) -> pa.Table:

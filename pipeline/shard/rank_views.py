@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.shard.blocks import Blocks
 from pipeline.shard.micro_batch import Chunks, PackedTokens, RankMicroBatch
 from pipeline.shard.rank_chunks import RankChunks, chunks_of_rank, token_chunks, whole_pieces
-from pipeline.shard.spans import boundaries, fill_spans, take_spans
+from pipeline.shard.spans import as_boundaries, boundaries, fill_spans, take_spans
 
 _BLOCKS = Blocks()
 
@@ -155,5 +155,5 @@ def _boundaries(length: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, lis
     steps = np.zeros(len(length) + len(counts), np.int64)
     steps[np.arange(len(length)) + np.repeat(np.arange(1, len(counts) + 1), counts)] = length
     ends = np.cumsum(steps)
-    cu_seqlens = (ends - np.repeat(ends[first], counts + 1)).astype(np.int32)
+    cu_seqlens = as_boundaries(ends - np.repeat(ends[first], counts + 1))
     return cu_seqlens, np.maximum.reduceat(steps, first).tolist()

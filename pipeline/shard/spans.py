@@ -12,6 +12,7 @@ import numpy as np
 _LONG = 64
 """Mean length from which joining spans was measured to beat one indexed copy."""
 _FIRST_COUNT = 1 << 17
+LARGEST_BOUNDARY = (1 << 31) - 1
 
 
 def spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -52,10 +53,30 @@ def counting(count: int) -> np.ndarray:
 
 
 def boundaries(lengths: np.ndarray) -> np.ndarray:
-    """Spans of these lengths laid end to end: int32, one more entry than spans, first 0."""
-    cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=cu_seqlens[1:])
-    return cu_seqlens
+    """Spans of these lengths laid end to end: int32, one more entry than spans, first 0.
+
+    Raises:
+        ValueError: as `as_boundaries`.
+    """
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    return as_boundaries(ends)
+
+
+def as_boundaries(ends: np.ndarray) -> np.ndarray:
+    """Ends of spans, int64, as attention kernels take them: int32, same shape.
+
+    Raises:
+        ValueError: one that 32 bits do not hold.
+    """
+    largest = int(ends.max(initial=0))
+    if largest > LARGEST_BOUNDARY:
+        raise ValueError(
+            f"a micro-batch has boundaries up to {largest}; attention kernels count tokens and "
+            f"keys in 32 bits, up to {LARGEST_BOUNDARY}: plan smaller micro-batches, or cut their "
+            "pieces in fewer chunks"
+        )
+    return ends.astype(np.int32)
 
 
 def _join(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> None:

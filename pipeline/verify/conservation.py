@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pipeline.shard.manifest import Manifest
+from pipeline.shard.segment import EVERYTHING
 from pipeline.spool import Spool
 from pipeline.verify import ran as ran_module
 from pipeline.verify.part import row_group_of
@@ -54,8 +55,8 @@ class Conservation:
         self._scratch = scratch
         stated = manifest.totals.get("stream_pieces")  # sizes buckets; checked with the totals
         pieces = max(1, stated) if isinstance(stated, int) else 1
-        bucket_pieces = ran_module.BUCKET_PIECES
-        self._bucket_tokens = max(1, self._segment.stream_tokens * bucket_pieces // pieces)
+        tokens = self._segment.stream_tokens * ran_module.BUCKET_PIECES // pieces
+        self._bucket_tokens = max(1, min(tokens, EVERYTHING))
         self._stream = Spool(scratch, f"stream-{segment}", PIECE)
         self._documents: dict[tuple[int, int], Spool] = {}
         self._name = f"documents-{segment}"

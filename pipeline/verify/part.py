@@ -110,7 +110,13 @@ class PartTable:
 
     def _array(self, name: str) -> pa.Array:
         column = self._table.column(name)
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        try:
+            return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        except pa.ArrowInvalid as error:
+            raise VerifyError(
+                f"column {name!r} has more than 2^31 - 1 entries or characters: {error}",
+                path=self.path,
+            ) from error
 
     def _flat(self, name: str) -> pa.Array:
         array = self._array(name)

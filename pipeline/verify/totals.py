@@ -55,8 +55,8 @@ class StepTable:
         self._path = manifest.directory / "steps.parquet"
         self._table = read_table(self._path, schema.STEPS)
         self._num_sources = len(manifest.sources)
-        lengths = np.diff(self._table.column("source_tokens").combine_chunks().offsets)
-        if np.any(lengths != self._num_sources):
+        chunks = self._table.column("source_tokens").chunks
+        if any(np.any(np.diff(chunk.offsets) != self._num_sources) for chunk in chunks):
             raise VerifyError(
                 f"'source_tokens' must have {self._num_sources} entries, one a source",
                 path=self._path,
