@@ -27,7 +27,8 @@ _COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".xz": lzma.compress,
 }
 _READ = """
-import json, resource, sys
+import json, sys
+from pathlib import Path
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.records.read import read_records
 from pipeline.reading.splits import plan_splits
@@ -38,7 +39,8 @@ for split in plan_splits(source, list_inputs(source), split_bytes=1 << 25):
     for batch in read_records(split, source):
         found += len(batch.texts)
         reasons += [reject.reason for reject in batch.rejects]
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+status = Path("/proc/self/status").read_text()  # getrusage counts the process that forked, too
+peak = int(status.partition("VmHWM:")[2].split()[0]) << 10
 print(json.dumps({"found": found, "reasons": reasons, "peak": peak}))
 """
 

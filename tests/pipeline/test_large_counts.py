@@ -40,7 +40,7 @@ from pipeline.stores.tokenize import MAX_DOCUMENT_TOKENS
 from pipeline.verify.part import PartTable
 from pipeline.verify.quotas import Quotas
 from pipeline.verify.result import VerifyError
-from pipeline.verify.stores import RawStore
+from pipeline.verify.stores import RawStore, write_index
 from tests.changes import check_is_found, segment
 from tests.corpora import source_of
 from tests.fixture_files import StoreData, write_store
@@ -233,7 +233,8 @@ class TestStores:
     def test_and_verify_finds_the_same(self, tmp_path: Path) -> None:
         directory = store_with_holes(tmp_path)
         tokens = np.array([2 * LONGEST_DOCUMENT + 5])
-        raw = RawStore(directory, "uint16", tokens, tmp_path)
+        write_index(directory, tokens, tmp_path / "index")
+        raw = RawStore(directory, "uint16", tmp_path / "index")
         assert raw.tokens == 2 * LONGEST_DOCUMENT + 5
         last = LONGEST_DOCUMENT
         asked = [np.array(column) for column in ([2, 0, 1], [1, last - 2, 0], [4, last, 2])]
