@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.plan import Pieces, Steps
+from pipeline.memory import give_back
 from pipeline.planning.chain import ChainEnd
 from pipeline.planning.mixing import PlanError
 from pipeline.planning.runs import RunGroups, write_inverse
@@ -19,6 +20,8 @@ from pipeline.shard.writer import FileReceipt, write_part, write_table
 
 MOST_ENTRIES = (1 << 31) - 1
 """Entries of a list column in one file."""
+
+_PARTS_A_TRIM = 64
 
 
 class PlanParts:
@@ -117,6 +120,8 @@ class PlanParts:
         self._pieces += len(steps.pieces)
         self._documents += int((steps.pieces.doc_start == 0).sum())
         self._cut += _num_cut(steps.pieces)
+        if len(self._receipts) % _PARTS_A_TRIM == 0:
+            give_back()
 
     def _check_size(self, steps: Steps, part: int) -> None:
         """Refuse what a shard or the steps table cannot hold, before a token moves."""

@@ -75,7 +75,7 @@ def test_a_part_lost_before_the_set_was_finished_is_made_again(
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_ray_with_any_number_of_workers_gives_the_same_bytes(
     config: RunConfig,
     built: Path,

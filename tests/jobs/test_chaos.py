@@ -168,6 +168,7 @@ def dies(number: int) -> int:
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_worker_that_always_dies_is_one_clear_line() -> None:
     with (
         open_executor(JobSettings(executor="ray", workers=1, object_store_mb=80)) as executor,

@@ -43,9 +43,8 @@ def every_stage_on_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "ALONE_ROWS", 0)
 
 
-@pytest.mark.parametrize(
-    "nodes", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_any_number_of_nodes_gives_the_same_bytes(
     config: RunConfig, built: Path, tmp_path: Path, nodes: int
 ) -> None:
