@@ -26,8 +26,8 @@ from pipeline.shard.steps_digest import steps_digest
 from pipeline.shard.store_tables import StoreError
 from pipeline.shard.tables import FormatError, NotInSet
 
-TOGETHER_TOKENS = 1 << 16
-"""Tokens of micro-batches that are made together: their arrays fit in the cache of a core."""
+TOGETHER_TOKENS = 1 << 18
+"""Tokens of micro-batches that are made together: calls no longer count, and 6 MB are soon read."""
 
 
 class Reader(ABC):
