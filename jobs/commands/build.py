@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from jobs import show
-from jobs.commands.options import AsJson, Quiet, print_json
+from jobs.commands.options import (
+    Address,
+    AsJson,
+    DryRun,
+    Override,
+    Quiet,
+    changes_of,
+    print_planned,
+)
 from jobs.progress import Reporter
 
 EXAMPLE = "steelyard build --config jobs/configs/demo.toml --out out/demo"
@@ -17,16 +25,9 @@ EXAMPLE = "steelyard build --config jobs/configs/demo.toml --out out/demo"
 def build(
     config: Annotated[Path, typer.Option(help="The run's TOML file.")],
     out: Annotated[Path, typer.Option(help="The set's directory.")] = Path("out"),
-    override: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a setting, such as mixture.seed=7."
-        ),
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Of a running Ray cluster; as --set job.address=..")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Stop after the plan and show it.")] = False,
+    override: Override = None,
+    address: Address = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -35,16 +36,10 @@ def build(
     from pipeline.config_file import load_config
 
     reporter = Reporter(quiet=quiet)
-    changes = (*(override or ()), *(() if address is None else (f"job.address={address}",)))
+    changes = changes_of(override, address)
     result = run(load_config(config, changes), out, reporter, dry_run=dry_run)
     if as_json:
-        print_json(
-            {
-                "totals": result.plan["totals"],
-                "segment": result.plan["segment"],
-                "balance": result.balance,
-            }
-        )
+        print_planned(result)
         return
     show.plan(result.plan, result.balance)
     if result.finished:

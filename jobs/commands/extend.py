@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from jobs import show
-from jobs.commands.options import AsJson, Directory, Quiet, print_json
+from jobs.commands.options import (
+    Address,
+    AsJson,
+    Directory,
+    DryRun,
+    Override,
+    Quiet,
+    changes_of,
+    print_planned,
+)
 from jobs.progress import Reporter
 
 EXAMPLE = "steelyard extend out/demo --config next.toml --set mixture.seed=1"
@@ -17,16 +26,9 @@ EXAMPLE = "steelyard extend out/demo --config next.toml --set mixture.seed=1"
 def extend(
     directory: Directory,
     config: Annotated[Path, typer.Option(help="The segment's TOML file.")],
-    override: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a setting, such as mixture.seed=7."
-        ),
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Of a running Ray cluster; as --set job.address=..")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Stop after the plan and show it.")] = False,
+    override: Override = None,
+    address: Address = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -36,17 +38,11 @@ def extend(
     from pipeline.shard.manifest import load_manifest
 
     reporter = Reporter(quiet=quiet)
-    changes = (*(override or ()), *(() if address is None else (f"job.address={address}",)))
+    changes = changes_of(override, address)
     settings = segment_config(load_manifest(directory), config, changes)
     result = run(settings, directory, reporter, dry_run=dry_run)
     if as_json:
-        print_json(
-            {
-                "totals": result.plan["totals"],
-                "segment": result.plan["segment"],
-                "balance": result.balance,
-            }
-        )
+        print_planned(result)
         return
     show.plan(result.plan, result.balance)
     if result.finished:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from jobs.build import BuildResult
     from packer.schedule import Coupling
 
 LOCKSTEP = "Data-parallel ranks wait for each other at every micro-batch."
@@ -19,6 +20,25 @@ KV_EXCHANGE = (
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The set's directory.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, typer.Option(help="No progress.")]
+Override = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as mixture.seed=7."),
+]
+Address = Annotated[
+    str | None, typer.Option(help="Of a running Ray cluster; as --set job.address=..")
+]
+DryRun = Annotated[bool, typer.Option(help="Stop after the plan and show it.")]
+
+
+def changes_of(override: list[str] | None, address: str | None) -> tuple[str, ...]:
+    """Settings that the command line changes, as `--set` has them."""
+    return (*(override or ()), *(() if address is None else (f"job.address={address}",)))
+
+
+def print_planned(result: BuildResult) -> None:
+    """What a build or an extension planned, as JSON."""
+    plan = result.plan
+    print_json({"totals": plan["totals"], "segment": plan["segment"], "balance": result.balance})
 
 
 def coupling_of(lockstep: bool) -> Coupling:
