@@ -26,6 +26,7 @@ from pipeline.planning.cp_plans import CPJob
 from pipeline.planning.plan_parts import read_plan_part
 from pipeline.shard import schema
 from pipeline.shard.manifest import Segment
+from pipeline.shard.tables import FormatError
 
 
 def measure_plan(
@@ -41,6 +42,9 @@ def measure_plan(
         segment: of its chain.
         schedule: what times are computed for.
         order: rule by which ranks run their micro-batches, or "auto" for the one of least time.
+
+    Raises:
+        FormatError: a part whose steps are not as large as the segment says.
     """
     meter = BalanceMeter(
         bounds_of(segment),
@@ -50,7 +54,15 @@ def measure_plan(
         first_step=segment.first_step,
     )
     for part in range(segment.first_part, segment.stop_part):
-        meter.add(read_plan_part(root / "plan" / f"{schema.part_name(part)}.parquet"))
+        path = root / "plan" / f"{schema.part_name(part)}.parquet"
+        steps = read_plan_part(path)
+        if steps.num_micro_batches != segment.num_micro_batches:
+            raise FormatError(
+                f"has steps of {steps.num_micro_batches} micro-batches, its segment of "
+                f"{segment.num_micro_batches}",
+                path=path,
+            )
+        meter.add(steps)
     return meter.result().as_dict()
 
 

@@ -282,6 +282,7 @@ def _check(manifest: Manifest, steps: pa.Table, path: Path) -> None:
     for segment in manifest.segments:
         for name in ("num_micro_batches", "context_length", "max_tokens", "intake_tokens"):
             positive.append((segment, name))
+        positive += [(entry, "min_tokens") for entry in segment.sources]
     for owner, name in positive:
         value = getattr(owner, name)
         if not isinstance(value, int) or value < 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,3 +119,27 @@ def test_a_file_that_changes_while_it_is_read_stops_the_job(
 
     with pytest.raises(SourceError, match="changed while it was read"):
         build_with(Meddling(), config, tmp_path / "out", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_micro_batches": 8}, "has steps of 4 micro-batches, its segment of 8"),
+        ({"sources": 0}, "min_tokens is -1, must be a positive integer"),
+    ],
+)
+def test_a_signed_manifest_that_lies_about_its_segment_is_refused_in_a_line(
+    config: RunConfig, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    build(config, tmp_path, QUIET)
+    document = json.loads((tmp_path / "manifest.json").read_bytes())
+    segment = document["segments"][0]
+    if "sources" in change:
+        segment["sources"][0]["min_tokens"] = -1
+    else:
+        segment.update(change)
+    content = json.dumps(document).encode()
+    (tmp_path / "manifest.json").write_bytes(content)
+    (tmp_path / "manifest.sha256").write_text(hashlib.sha256(content).hexdigest() + "\n")
+    with pytest.raises(FormatError, match=message):
+        report(tmp_path)
