@@ -86,17 +86,7 @@ def build(
             Ledger(root / WORK / "ledger.jsonl") as ledger,
         ):
             identity = with_engine(corpora, config, identity, reporter)
-            stores = [
-                tokenize(
-                    corpus,
-                    identity,
-                    executor,
-                    reporter,
-                    split_bytes=config.shards.split_bytes,
-                    rejects=config.rejects,
-                )
-                for corpus in corpora
-            ]
+            stores = tokenize(corpora, identity, config, executor, reporter)
 
             key, scratch = keys["plan"], stages.scratch_of(root, keys["plan"])
             chain = ChainEnd.start(stores)

@@ -77,17 +77,7 @@ def extend(
                     stages.clean_up(root)
                     return _finished(root, manifest, reporter)
             identity = with_engine(corpora, config, identity, reporter)
-            stores = [
-                tokenize(
-                    corpus,
-                    identity,
-                    executor,
-                    reporter,
-                    split_bytes=config.shards.split_bytes,
-                    rejects=config.rejects,
-                )
-                for corpus in corpora
-            ]
+            stores = tokenize(corpora, identity, config, executor, reporter)
             new_stores = [
                 store for store, number in zip(stores, numbers, strict=True) if number >= len(known)
             ]

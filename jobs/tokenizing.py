@@ -118,6 +118,27 @@ def with_engine(
 
 
 def tokenize(
+    corpora: Sequence[Corpus],
+    identity: TokenizerIdentity,
+    config: RunConfig,
+    executor: Executor,
+    reporter: Reporter,
+) -> list[TokenStore]:
+    """Every corpus's token store; errors as `tokenize_corpus`."""
+    return [
+        tokenize_corpus(
+            corpus,
+            identity,
+            executor,
+            reporter,
+            split_bytes=config.shards.split_bytes,
+            rejects=config.rejects,
+        )
+        for corpus in corpora
+    ]
+
+
+def tokenize_corpus(
     corpus: Corpus,
     identity: TokenizerIdentity,
     executor: Executor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -51,16 +52,26 @@ def verify(
     Raises:
         VerifyError: the first offence.
     """
-    tell = progress or (lambda _stage, _done, _total: None)
+    with opened(directory, scratch) as (manifest, temporary):
+        return _verify(manifest, temporary, progress or silent, in_order)
+
+
+@contextmanager
+def opened(directory: str | Path, scratch: Path | None) -> Iterator[tuple[Manifest, Path]]:
+    """A set's manifest, and a temporary directory in `scratch`; damage is an offence in here."""
     try:
         with tempfile.TemporaryDirectory(
             prefix="steelyard-verify-", dir=scratch, ignore_cleanup_errors=True
         ) as temporary:
-            return _verify(load_manifest(directory), Path(temporary), tell, in_order)
+            yield load_manifest(directory), Path(temporary)
     except VerifyError:
         raise
     except FormatError as error:
         raise as_verify_error(error) from error
+
+
+def silent(_stage: str, _done: int, _total: int) -> None:
+    """Progress that nobody asked for."""
 
 
 def _verify(

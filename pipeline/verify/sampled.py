@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.shard.manifest import Manifest, load_manifest
-from pipeline.shard.tables import FormatError
-from pipeline.verify.files import as_verify_error, check_files
+from pipeline.shard.manifest import Manifest
+from pipeline.verify.files import check_files
 from pipeline.verify.parts import SetPart, check_part, without_steps
-from pipeline.verify.result import InOrder, Progress, VerifyError
-from pipeline.verify.run import check_tail
+from pipeline.verify.result import InOrder, Progress
+from pipeline.verify.run import check_tail, opened, silent
 from pipeline.verify.sample import Sample
 from pipeline.verify.selection import check_policies
 from pipeline.verify.stores import check_stores, store_parts
@@ -113,17 +111,8 @@ def verify_sample(
     Raises:
         VerifyError: the first offence.
     """
-    tell = progress or (lambda _stage, _done, _total: None)
-    try:
-        with tempfile.TemporaryDirectory(
-            prefix="steelyard-verify-", dir=scratch, ignore_cleanup_errors=True
-        ) as temporary:
-            manifest = load_manifest(directory)
-            return _verify_sample(manifest, sample, Path(temporary), tell, in_order)
-    except VerifyError:
-        raise
-    except FormatError as error:
-        raise as_verify_error(error) from error
+    with opened(directory, scratch) as (manifest, temporary):
+        return _verify_sample(manifest, sample, temporary, progress or silent, in_order)
 
 
 def _verify_sample(

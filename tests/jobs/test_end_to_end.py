@@ -20,8 +20,8 @@ from jobs.build import build
 from jobs.progress import Reporter
 from pipeline.config import RunConfig
 from tests.corpora import EOS_ID
+from tests.jobs.command_line import to_toml
 from tests.jobs.small_run import digests, small_config
-from tests.jobs.test_cli import to_toml
 
 
 def expected_documents(config: RunConfig) -> dict[tuple[int, int], list[int]]:

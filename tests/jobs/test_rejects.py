@@ -35,15 +35,9 @@ def config_of(paths: list[Path], *, rejects: dict[str, object], **source: object
 
 def make_store(config: RunConfig, out: Path) -> TokenStore:
     identity = resolve_tokenizer(config.tokenizer)
-    (corpus,) = tokenizing.find_corpora(config, identity, out)
-    return tokenizing.tokenize(
-        corpus,
-        identity,
-        LocalExecutor(),
-        QUIET,
-        split_bytes=config.shards.split_bytes,
-        rejects=config.rejects,
-    )
+    corpora = tokenizing.find_corpora(config, identity, out)
+    (store,) = tokenizing.tokenize(corpora, identity, config, LocalExecutor(), QUIET)
+    return store
 
 
 def test_a_reason_that_stops_is_named_with_file_and_record_and_can_be_let_go(

@@ -14,7 +14,7 @@ from pipeline.config_file import parse_config
 from pipeline.shard.reader import open_shards
 from pipeline.shard.token_store import TokenStore
 from tests.corpora import EOS, EOS_ID, WORDS, tiny_identity, tiny_tokenizer, write_jsonl
-from tests.jobs.test_cli import run, to_toml
+from tests.jobs.command_line import run, to_toml
 from tests.pipeline.test_megatron import EXPECTED, FIXTURES
 from tests.pipeline.test_token_columns import write_ids
 

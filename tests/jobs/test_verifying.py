@@ -24,8 +24,8 @@ from pipeline.verify import Sample, VerifyError, VerifyReport, verify, verify_sa
 from pipeline.verify.result import LAWS
 from tests.changes import add, both, put
 from tests.fixture_set import SetData, make_set
+from tests.jobs.command_line import run
 from tests.jobs.small_run import QUIET
-from tests.jobs.test_cli import run
 
 LOCAL = JobSettings(executor="local")
 TWO = JobSettings(workers=2)

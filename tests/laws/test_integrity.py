@@ -18,7 +18,10 @@ from tests.pipeline import test_reader_damage
 def test_a_reader_that_does_not_hash_row_groups_is_noticed(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    unhashed: list[int] = []
+
     def unchecked(part: Any, place: int) -> Any:
+        unhashed.append(place)
         _, offset, length = part._ranges[place]
         return part._bytes.read(offset, length)
 
@@ -27,6 +30,7 @@ def test_a_reader_that_does_not_hash_row_groups_is_noticed(
     monkeypatch.setattr(parts._Part, "_intact", unchecked)
     with noticed(StoreError):  # or garbage is looked up
         check(tmp_path / "wrong", make_set(), folder, 0)
+    assert 0 in unhashed
 
 
 def test_a_reader_of_plans_that_does_not_hash_tokens_is_noticed(
@@ -34,6 +38,8 @@ def test_a_reader_of_plans_that_does_not_hash_tokens_is_noticed(
 ) -> None:
     check = test_reader_damage.test_damaged_tokens_of_a_store_are_found_on_reading
     check(tmp_path / "right", make_set())
-    monkeypatch.setattr(TokenStore, "check_blocks", lambda store, part: None)
+    unhashed: list[int] = []
+    monkeypatch.setattr(TokenStore, "check_blocks", lambda store, part: unhashed.append(part))
     with noticed():
         check(tmp_path / "wrong", make_set())
+    assert unhashed

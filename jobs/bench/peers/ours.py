@@ -52,15 +52,7 @@ def _tokenize(config: RunConfig, job: dict[str, Any], out: Path) -> dict[str, An
         corpora = find_corpora(config, identity, out)
         identity = with_engine(corpora, config, identity, Reporter())
         marks.append(time.perf_counter())
-        (corpus,) = corpora
-        tokenize(
-            corpus,
-            identity,
-            executor,
-            Reporter(),
-            split_bytes=config.shards.split_bytes,
-            rejects=config.rejects,
-        )
+        tokenize(corpora, identity, config, executor, Reporter())
         marks.append(time.perf_counter())
     names = ("load vocabulary", "start Ray", "digest inputs and prove the engine", "tokenize")
     steps = zip(names, marks[:-1], marks[1:], strict=True)
