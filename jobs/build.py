@@ -11,16 +11,18 @@ from jobs import stages
 from jobs.executor import open_executor
 from jobs.progress import Reporter
 from jobs.tokenizing import Corpus, find_corpora, tokenize, with_engine
+from jobs.workplace import Workplace
 from pipeline.balance import cp_parts, describe_cp, measure_plan
 from pipeline.config import RunConfig
 from pipeline.describe import describe, dtype_of, order_key, rows_per_group
+from pipeline.files.sizes import Sizes
 from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
 from pipeline.planning.chain import ChainEnd
 from pipeline.planning.cp_plans import CPJob, check_padding, cp_jobs
 from pipeline.planning.plan import plan_key
 from pipeline.planning.workloads import resolve_workload
-from pipeline.publish import WORK, publish, read_receipts, recover
+from pipeline.publish import publish, read_receipts, recover
 from pipeline.reading.token_records import ends_text
 from pipeline.settings.cluster import schedule_of
 from pipeline.shard.manifest import load_manifest
@@ -61,7 +63,8 @@ def build(
         ValueError: a mistake in configuration or input; the message says which.
     """
     root = root.resolve()
-    with exclusive(root / WORK):
+    place = Workplace.of(root, config.job)
+    with exclusive(place.state) as hold:
         recover(root)
         workload = resolve_workload(config.workload)
         identity = resolve_tokenizer(config.tokenizer)
@@ -69,7 +72,7 @@ def build(
         for source in config.sources:
             if source.given_ends:
                 reporter.line(f"source {source.name} {ends_text(source.given_ends, identity)}")
-        corpora = find_corpora(config, identity, root)
+        corpora = find_corpora(config, identity, place)
         jobs = cp_jobs(
             config.context_parallel,
             root=root,
@@ -79,16 +82,16 @@ def build(
         )
         keys = _fingerprints(config, corpora, jobs)
         if (root / "manifest.json").exists():
-            return _finished(root, keys, reporter)
+            return _finished(place, keys, reporter)
 
         with (
             open_executor(config.job) as executor,
-            Ledger(root / WORK / "ledger.jsonl") as ledger,
+            Ledger(place.ledger, hold) as ledger,
         ):
             identity = with_engine(corpora, config, identity, reporter)
             stores = tokenize(corpora, identity, config, executor, reporter)
 
-            key, scratch = keys["plan"], stages.scratch_of(root, keys["plan"])
+            key, scratch = keys["plan"], place.scratch_of(keys["plan"])
             chain = ChainEnd.start(stores)
             plan = stages.plan(root, scratch, chain, config, key, executor, ledger, reporter)
             segment = parse_segment(plan["segment"])
@@ -122,8 +125,9 @@ def build(
             stages.sweep(root, files)
             order = balance["micro_batch_order"]
             manifest = describe(root, config, identity, stores, workload, plan, order, keys)
+            hold.check()
             publish(root, manifest | {"balance": balance, "cp": cp}, files)
-        stages.clean_up(root)
+        place.clean_up()
     return BuildResult(plan=plan, balance=balance, finished=True)
 
 
@@ -142,8 +146,9 @@ def _fingerprints(
     }
 
 
-def _finished(root: Path, keys: dict[str, Any], reporter: Reporter) -> BuildResult:
+def _finished(place: Workplace, keys: dict[str, Any], reporter: Reporter) -> BuildResult:
     """What is there already, when it is what the configuration asks for."""
+    root = place.root
     manifest = load_manifest(root)
     first, *others = manifest.segments
     if others or first.cut:
@@ -175,14 +180,14 @@ def _finished(root: Path, keys: dict[str, Any], reporter: Reporter) -> BuildResu
             f"for another [parallel]; set parallel.micro_batch_order = {order!r} to keep it, or "
             "choose another --out (set shards.store to share the token stores)"
         )
+    sizes = Sizes(root)
     for receipt in read_receipts(manifest):
-        path = root / receipt.path
-        if not path.exists() or path.stat().st_size != receipt.bytes:
+        if sizes.of(receipt.path) != receipt.bytes:
             raise FormatError(
                 "is missing or damaged; to build the set again remove manifest.json, and the file",
-                path=path,
+                path=root / receipt.path,
             )
-    stages.clean_up(root)
+    place.clean_up()
     reporter.line(f"{root} is finished: nothing to do")
     plan = {"segment": first.as_dict(), "totals": dict(manifest.totals)}
     return BuildResult(plan=plan, balance=dict(manifest.balance), finished=True)

@@ -27,14 +27,14 @@ from pipeline.stores.rejects import stop_on_duplicates
 def compare_ids(
     source: SourceConfig,
     key: str,
-    directory: Path,
+    scratch: Path,
     splits: Sequence[Split],
     stamps: Sequence[str],
     executor: Executor,
     ledger: Ledger,
     reporter: Reporter,
 ) -> None:
-    """Leave the numbers of records that repeat an id in the store's directory.
+    """Leave the numbers of records that repeat an id in `scratch`.
 
     `stamps` says how each split's files were stamped when the driver digested them.
 
@@ -44,7 +44,7 @@ def compare_ids(
     """
     buckets = num_buckets(sum(split.num_bytes for split in splits))
     units = [
-        Unit(name=f"ids/{part_name(split.number)}", arguments=(split, source, directory, buckets))
+        Unit(name=f"ids/{part_name(split.number)}", arguments=(split, source, scratch, buckets))
         for split in splits
     ]
     with reporter.stage(f"ids {source.name}", total=len(splits), unit="splits") as stage:
@@ -56,8 +56,7 @@ def compare_ids(
             units,
             stage,
             intact=lambda index, receipt: (
-                is_as_expected(receipt, stamps[index])
-                and ids_are_there(directory, receipt["split"])
+                is_as_expected(receipt, stamps[index]) and ids_are_there(scratch, receipt["split"])
             ),
             check=lambda index, receipt: check_stamps(
                 receipt, stamps[index], source.name, splits[index]
@@ -72,7 +71,7 @@ def compare_ids(
         )
     if without:
         reporter.line(f"ids {source.name}: {without:,} records have none")
-    compared = _compare(key, directory, len(splits), buckets, executor, ledger, reporter, source)
+    compared = _compare(key, scratch, len(splits), buckets, executor, ledger, reporter, source)
     count = sum(receipt["duplicates"] for receipt in compared)
     if count and source.duplicate_ids == "stop":
         split, record = min(tuple(r["first"]) for r in compared if r["first"] is not None)
@@ -87,7 +86,7 @@ def compare_ids(
 
 def _compare(
     key: str,
-    directory: Path,
+    scratch: Path,
     num_splits: int,
     buckets: int,
     executor: Executor,
@@ -96,7 +95,7 @@ def _compare(
     source: SourceConfig,
 ) -> list[Receipt]:
     units = [
-        Unit(name=f"repeats/{bucket}", arguments=(directory, bucket, num_splits))
+        Unit(name=f"repeats/{bucket}", arguments=(scratch, bucket, num_splits))
         for bucket in range(buckets)
     ]
     with reporter.stage(f"compare ids {source.name}", total=buckets, unit="buckets") as stage:
@@ -107,9 +106,9 @@ def _compare(
             find_duplicates,
             units,
             stage,
-            intact=lambda _, receipt: duplicates_are_there(directory, receipt["bucket"]),
+            intact=lambda _, receipt: duplicates_are_there(scratch, receipt["bucket"]),
         )
 
 
-def _write_ids(split: Split, source: SourceConfig, directory: Path, buckets: int) -> Receipt:
-    return read_stamped(split, lambda: write_ids(split, source, directory, buckets))
+def _write_ids(split: Split, source: SourceConfig, scratch: Path, buckets: int) -> Receipt:
+    return read_stamped(split, lambda: write_ids(split, source, scratch, buckets))

@@ -17,6 +17,7 @@ from jobs.build import BuildResult
 from jobs.executor import open_executor
 from jobs.progress import Reporter
 from jobs.tokenizing import Corpus, find_corpora, tokenize, with_engine
+from jobs.workplace import Workplace
 from pipeline.balance import cp_parts, describe_cp, measure_plan
 from pipeline.built import check_parts, stores_of
 from pipeline.config import ConfigError, RunConfig
@@ -27,7 +28,7 @@ from pipeline.planning.chain import ChainEnd, chain_key, plan_keys
 from pipeline.planning.cp_plans import check_padding
 from pipeline.planning.plan import plan_key
 from pipeline.planning.pool import pool_before
-from pipeline.publish import WORK, publish, read_receipts, recover, staged_parts
+from pipeline.publish import publish, read_receipts, recover, staged_parts
 from pipeline.settings.cluster import schedule_of
 from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.segment import parse_segment
@@ -58,23 +59,24 @@ def extend(
     """
     root = root.resolve()
     load_manifest(root)  # refuses what is no set before anything is written there
-    with exclusive(root / WORK):
+    place = Workplace.of(root, config.job)
+    with exclusive(place.state) as hold:
         recover(root)
         manifest = load_manifest(root)
         identity = resolve_tokenizer(config.tokenizer)
         check_shared(manifest, config, identity)
         known = stores_of(manifest)
-        corpora, numbers = _numbered(find_corpora(config, identity, root), manifest, known)
+        corpora, numbers = _numbered(find_corpora(config, identity, place), manifest, known)
         keys = plan_keys(manifest)
         store_keys = [corpus.key for corpus in corpora]
         with (
             open_executor(config.job) as executor,
-            Ledger(root / WORK / "ledger.jsonl") as ledger,
+            Ledger(place.ledger, hold) as ledger,
         ):
             if len(keys) > 1 and ledger.receipt(keys[-1], "plan") is not None:
                 ledger.forget(["plan"])  # it is published; only the job's end is missing
                 if keys[-1] == plan_key(store_keys, config, after=chain_key(keys[:-1])):
-                    stages.clean_up(root)
+                    place.clean_up()
                     return _finished(root, manifest, reporter)
             identity = with_engine(corpora, config, identity, reporter)
             stores = tokenize(corpora, identity, config, executor, reporter)
@@ -83,7 +85,7 @@ def extend(
             ]
 
             out, key = staged_parts(root), plan_key(store_keys, config, after=chain_key(keys))
-            scratch = stages.scratch_of(root, key)
+            scratch = place.scratch_of(key)
             check_parts(manifest, ("plan/",))
             pool = pool_before(manifest, len(manifest.segments), known, scratch / "pool")
             chain = ChainEnd.of(manifest, [*known, *new_stores], numbers, pool)
@@ -97,8 +99,8 @@ def extend(
             if dry_run:
                 return BuildResult(plan=plan, balance=balance, finished=False)
 
-            files = [file for file in read_receipts(manifest) if file.path not in _TABLES]
-            files += [FileReceipt.from_dict(file) for file in plan["files"]]
+            kept = [file for file in read_receipts(manifest) if file.path not in _TABLES]
+            files = [FileReceipt.from_dict(file) for file in plan["files"]]
             move = stages.move_job(
                 out,
                 scratch,
@@ -128,8 +130,9 @@ def extend(
                 cp_jobs=jobs,
             )
             del document["digests"]
-            publish(root, document, files)
-        stages.clean_up(root)
+            hold.check()
+            publish(root, document, kept, staged=files)
+        place.clean_up()
     return BuildResult(plan=plan, balance=balance, finished=True)
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from jobs import stages
 from jobs.build import OtherConfiguration
 from jobs.progress import Reporter
+from jobs.workplace import Workplace
 from pipeline.built import check_parts, stores_of
-from pipeline.config import ConfigError
+from pipeline.config import ConfigError, JobSettings
+from pipeline.files.url_path import is_inside
 from pipeline.forking import Fork, describe_fork, fork_at, link_stores, write_fork
 from pipeline.lock import exclusive
 from pipeline.publish import WORK, publish, recover
@@ -32,18 +34,19 @@ def fork(root: Path, from_step: int, out: Path, reporter: Reporter) -> None:
         Busy: another job works on one of the two.
     """
     root, out = root.resolve(), out.resolve()
-    if root == out or root in out.parents or out in root.parents:
+    if is_inside(root, out) or is_inside(out, root):
         raise ConfigError(
             f"fork: {out} and {root} must lie beside one another; choose another --out"
         )
     load_manifest(root)  # refuses what is no set before anything is written there
-    with exclusive(root / WORK), exclusive(out / WORK):
+    place = Workplace.of(out, JobSettings(executor="local"))
+    with exclusive(root / WORK), exclusive(place.state):
         recover(root)
         recover(out)
         manifest = load_manifest(root)
         check_parts(manifest, ("plan/",))
         stores = stores_of(manifest)
-        scratch = stages.scratch_of(out, "fork")
+        scratch = place.scratch_of("fork")
         made = fork_at(manifest, from_step, stores, scratch)
         if (out / "manifest.json").exists():
             _check_same(out, made)
@@ -55,7 +58,7 @@ def fork(root: Path, from_step: int, out: Path, reporter: Reporter) -> None:
             document = json.loads((root / "manifest.json").read_bytes())
             publish(out, describe_fork(document, manifest, made, stores, out), files)
             reporter.line(f"{out}: steps 0..{from_step - 1} of {root}")
-        stages.clean_up(out)
+        place.clean_up()
 
 
 def _check_same(out: Path, made: Fork) -> None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from jobs import stages
 from jobs.executor import open_executor
 from jobs.progress import Reporter
+from jobs.workplace import Workplace
 from packer.context_parallel import DIAGNOSTIC, STRATEGIES
 from pipeline.balance import cp_parts, describe_cp
 from pipeline.built import config_of, workload_of
@@ -21,9 +22,10 @@ from pipeline.ledger import Ledger
 from pipeline.lock import exclusive
 from pipeline.planning.chain import chain_key, plan_keys
 from pipeline.planning.cp_plans import check_padding, cp_jobs
-from pipeline.publish import WORK, publish, read_receipts, recover, staged_parts
+from pipeline.publish import publish, read_receipts, recover, staged_parts
 from pipeline.settings.context_parallel import ContextParallelSettings
 from pipeline.shard.manifest import load_manifest
+from pipeline.shard.writer import FileReceipt
 
 
 def replan(
@@ -66,7 +68,8 @@ def replan(
     _check_strategy(strategy)
     manifest = load_manifest(root)  # refuses what is no set before anything is written there
     settings = _settings(config_of(manifest).context_parallel, changes)
-    with exclusive(root / WORK):
+    place = Workplace.of(root, JobSettings(executor="local"))  # it needs no scratch
+    with exclusive(place.state) as hold:
         recover(root)
         manifest, out = load_manifest(root), staged_parts(root)
         document = json.loads((root / "manifest.json").read_bytes())
@@ -87,19 +90,21 @@ def replan(
         kept = [file for file in read_receipts(manifest) if not file.path.startswith(prefixes)]
         with (
             open_executor(job_settings or _small_or_large(manifest.num_parts)) as executor,
-            Ledger(root / WORK / "ledger.jsonl") as ledger,
+            Ledger(place.ledger, hold) as ledger,
         ):
             key, had = chain_key(plan_keys(manifest)), tuple(document["cp"])
+            planned: list[FileReceipt] = []
             for of_degree in zip(*jobs, strict=True):
                 job = of_degree[0]
                 for segment, of_segment in zip(manifest.segments, of_degree, strict=True):
-                    kept += stages.plan_cp(of_segment, key, segment, executor, ledger, reporter)
+                    planned += stages.plan_cp(of_segment, key, segment, executor, ledger, reporter)
                 parts = cp_parts(root, range(manifest.num_parts), job.cp_size, out)
                 degree = str(job.cp_size)
                 document["cp"][degree] = describe_cp(job, parts)
                 document["fingerprints"]["context_parallel"][degree] = job.key(key)
             del document["digests"]
-            publish(root, document, kept)
+            hold.check()
+            publish(root, document, kept, staged=planned)
             ledger.remove()
     replaced = sorted(set(had) & set(map(str, settings.sizes)), key=int)
     plans = sorted(document["cp"].items(), key=lambda plan: int(plan[0]))

@@ -7,23 +7,22 @@ already, and what is done with the receipts.
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from jobs.executor import Executor, LocalExecutor
 from jobs.progress import Reporter
 from jobs.searching import searching
 from jobs.units import Unit, run_units
 from pipeline.config import RunConfig, fingerprint
-from pipeline.ledger import Ledger, Receipt, remove_ledger
+from pipeline.files.sizes import Sizes
+from pipeline.files.url_path import as_path
+from pipeline.ledger import Ledger, Receipt
 from pipeline.materialize import MoveJob, assemble_shard, scatter_run
 from pipeline.planning.chain import ChainEnd
 from pipeline.planning.cp_plans import CPJob, write_cp_part
 from pipeline.planning.plan import write_plan
 from pipeline.planning.runs import RunGroups, inverse_is_there, run_path
-from pipeline.publish import WORK
 from pipeline.shard.atomic import remove_temporary
 from pipeline.shard.segment import Segment, parse_segment
 from pipeline.shard.token_store import TokenStore
@@ -51,7 +50,7 @@ def plan(
     Args:
         out: where `plan/` goes, here and below: the set's directory, or where parts wait to be
             published.
-        scratch: of this plan (`scratch_of`).
+        scratch: of this plan (`Workplace.scratch_of`).
         chain: what the segment is added to.
         config: of the segment.
         key: of its plan.
@@ -84,7 +83,7 @@ def plan_cp(
     reporter: Reporter,
 ) -> list[FileReceipt]:
     """Plan one CP degree for the parts of a segment."""
-    out, parts = Path(job.out), segment.part_numbers
+    out, parts = as_path(job.out), segment.part_numbers
     if segment.steps * segment.num_micro_batches < ALONE_ROWS:
         executor = LocalExecutor()
     units = [Unit(name=f"cp={job.cp_size}/{part}", arguments=(job, part)) for part in parts]
@@ -97,7 +96,7 @@ def plan_cp(
             _write_cp_part,
             units,
             stage,
-            intact=lambda _, receipt: _is_there(out, receipt),
+            intact=_there_in(out),
         )
     return [FileReceipt.from_dict(receipt) for receipt in receipts]
 
@@ -106,10 +105,12 @@ def move_tokens(
     job: MoveJob, plan_key: str, executor: Executor, ledger: Ledger, reporter: Reporter
 ) -> list[FileReceipt]:
     """Move the tokens to where the plan says: scatter runs, then assemble shards."""
-    root = Path(job.root)
+    root = as_path(job.root)
     key = fingerprint({"plan": plan_key, "dtype": job.dtype, "rows_per_group": job.rows_per_group})
     shards = [Unit(name=f"shard/{part}", arguments=(job, part)) for part in job.parts]
-    if any(not _done(root, ledger, key, unit) for unit in shards):
+    there = _there_in(root)
+    done = (ledger.receipt(key, unit.name) for unit in shards)
+    if any(receipt is None or not there(0, receipt) for receipt in done):
         runs = [
             Unit(name=f"run/{group}", arguments=(job, group)) for group in range(job.num_groups)
         ]
@@ -133,7 +134,7 @@ def move_tokens(
             _assemble_shard,
             shards,
             stage,
-            intact=lambda _, receipt: _is_there(root, receipt),
+            intact=there,
         )
     return [FileReceipt.from_dict(receipt) for receipt in receipts]
 
@@ -161,49 +162,33 @@ def move_job(
     )
 
 
-def scratch_of(root: Path, plan_key: str) -> Path:
-    """Where a plan's inverses and runs are; another plan's never mix with them."""
-    return root / WORK / f"scratch-{plan_key[:16]}"
-
-
-def clean_up(root: Path) -> None:
-    """Remove what only an unfinished set needs: scratch, as large as the tokens, and the ledger."""
-    for path in (root / WORK).glob("scratch-*"):
-        shutil.rmtree(path, ignore_errors=True)
-    remove_ledger(root / WORK / "ledger.jsonl")
-
-
 def sweep(root: Path, parts: Sequence[FileReceipt]) -> None:
     """Remove plan, shard and CP files that an unfinished build with other settings left."""
     kept = {part.path for part in parts}
     remove_temporary(root)
     for folder in ("plan", "shards", "cp=*"):
-        for directory in root.glob(folder):
-            remove_temporary(directory)
         for path in sorted(root.glob(f"{folder}/[0-9]*.parquet")):
             if path.relative_to(root).as_posix() not in kept:
                 log.warning("removing %s: left by an unfinished build with other settings", path)
                 path.unlink()
-    for directory in root.glob("cp=*"):
-        if not any(directory.iterdir()):
-            directory.rmdir()
+        for directory in root.glob(folder):
+            remove_temporary(directory)
+            if not any(directory.iterdir()):
+                directory.rmdir()
 
 
 def _plan_is_there(root: Path, scratch: Path, receipt: Receipt) -> bool:
+    there = _there_in(root)
     parts = parse_segment(receipt["segment"]).part_numbers
-    return all(_is_there(root, file) for file in receipt["files"]) and all(
+    return all(there(0, file) for file in receipt["files"]) and all(
         inverse_is_there(scratch, part) for part in parts
     )
 
 
-def _done(root: Path, ledger: Ledger, key: str, unit: Unit) -> bool:
-    receipt = ledger.receipt(key, unit.name)
-    return receipt is not None and _is_there(root, receipt)
-
-
-def _is_there(root: Path, receipt: dict[str, Any]) -> bool:
-    path = root / receipt["path"]
-    return path.exists() and path.stat().st_size == receipt["bytes"]
+def _there_in(directory: Path) -> Callable[[int, Receipt], bool]:
+    """Whether a receipt's file is there, with its size, as `run_units` asks it."""
+    sizes = Sizes(directory)
+    return lambda _, receipt: sizes.of(receipt["path"]) == receipt["bytes"]
 
 
 def _write_cp_part(job: CPJob, part: int) -> Receipt:

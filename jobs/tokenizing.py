@@ -11,9 +11,12 @@ from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.stamped import check_stamps, is_as_expected, read_stamped, without_stamps
 from jobs.units import Unit, run_units
+from jobs.workplace import Workplace
 from pipeline.config import RunConfig, fingerprint
+from pipeline.files.sizes import Sizes
+from pipeline.files.url_path import as_path, is_inside, is_remote
 from pipeline.ledger import Ledger, Receipt, remove_ledger
-from pipeline.lock import exclusive
+from pipeline.lock import Hold, exclusive
 from pipeline.publish import WORK
 from pipeline.reading.inputs import look_at, word_of
 from pipeline.reading.listing import InputFile, SourceError, list_inputs
@@ -25,7 +28,7 @@ from pipeline.shard.token_store import TokenStore
 from pipeline.stores.finish import finish_store, part_is_there, rejects_path, remove_leftovers
 from pipeline.stores.key import store_key
 from pipeline.stores.rejects import check_share, check_stop_on, first_row, stop_on_duplicates
-from pipeline.stores.tokenize import StorePartReceipt, tokenize_split
+from pipeline.stores.tokenize import PARTS, StorePartReceipt, tokenize_split
 from pipeline.tokenizer.choose import choose_engine
 from pipeline.tokenizer.identity import TokenizerIdentity
 
@@ -47,28 +50,34 @@ class Corpus:
     key: str
     directory: Path
     """The token store's; it may not be there yet."""
+    scratch: Path
+    """Of making the store: local; the same where the store is."""
     digest_cache: Path
 
 
-def find_corpora(config: RunConfig, identity: TokenizerIdentity, root: Path) -> tuple[Corpus, ...]:
+def find_corpora(
+    config: RunConfig, identity: TokenizerIdentity, place: Workplace
+) -> tuple[Corpus, ...]:
     """List and digest every source's files; nothing is tokenized.
 
     Raises:
         SourceError: files that are missing or undecidable.
     """
-    store_root = Path(config.shards.store).resolve() if config.shards.store else root / "store"
+    root, own = place.root, config.shards.store
+    store_root = root / "store" if own is None else as_path(own).resolve()
     corpora = []
     for source in config.sources:
         inputs = list_inputs(source)
-        for place in (root, store_root):
-            if any(Path(file.path).is_relative_to(place) for file in inputs):
+        for target in (root, store_root):
+            if any(is_inside(as_path(file.path), target) for file in inputs):
                 raise SourceError(
-                    f"source {source.name!r}: its paths hold {place}, where the result goes; "
+                    f"source {source.name!r}: its paths hold {target}, where the result goes; "
                     "choose another --out or shards.store"
                 )
-        cache = root / WORK / f"inputs-{source.name}.json"
+        cache = place.state / f"inputs-{source.name}.json"
         seen = look_at(inputs, cache=cache)
         key = store_key(source, inputs, seen.digests, identity, config.shards.split_bytes)
+        name = f"{source.name}-{key[:16]}"
         corpora.append(
             Corpus(
                 source=source,
@@ -76,7 +85,8 @@ def find_corpora(config: RunConfig, identity: TokenizerIdentity, root: Path) -> 
                 digests=seen.digests,
                 stamps=seen.stamps,
                 key=key,
-                directory=store_root / f"{source.name}-{key[:16]}",
+                directory=store_root / name,
+                scratch=place.scratch / name if is_remote(store_root) else store_root / name,
                 digest_cache=cache,
             )
         )
@@ -156,14 +166,14 @@ def tokenize_corpus(
         StoreError: the store that is there is damaged.
     """
     directory, name = corpus.directory, corpus.source.name
-    with exclusive(directory.parent / WORK / directory.name):
+    with exclusive(directory.parent / WORK / directory.name) as hold:
         if (directory / "source.json").exists():
             remove_leftovers(directory)
             remove_ledger(directory / _LEDGER)
             reporter.line(f"tokenize {name}: there already")
         else:
             splits = plan_splits(corpus.source, corpus.inputs, split_bytes=split_bytes)
-            _make_store(corpus, splits, identity, executor, reporter, rejects)
+            _make_store(corpus, splits, identity, executor, reporter, rejects, hold)
     store = TokenStore(directory)
     store.check_tables()  # planning trusts lengths.u32
     for note, count in store.identity.get("notes", {}).items():
@@ -189,12 +199,13 @@ def _make_store(
     executor: Executor,
     reporter: Reporter,
     rejects: RejectSettings,
+    hold: Hold,
 ) -> None:
     directory, name = corpus.directory, corpus.source.name
     units = [
         Unit(
             name=part_name(split.number),
-            arguments=(split, corpus.source, identity, directory),
+            arguments=(split, corpus.source, identity, directory, corpus.scratch),
             amount=split.num_bytes,
         )
         for split in splits
@@ -215,13 +226,21 @@ def _make_store(
 
     total = sum(unit.amount for unit in units)
     with (
-        Ledger(directory / _LEDGER) as ledger,
+        Ledger(directory / _LEDGER, hold) as ledger,
         reporter.stage(f"tokenize {name}", total=total, unit="bytes") as stage,
     ):
         if corpus.source.id_column is not None:
             compare_ids(
-                corpus.source, corpus.key, directory, splits, expected, executor, ledger, reporter
+                corpus.source,
+                corpus.key,
+                corpus.scratch,
+                splits,
+                expected,
+                executor,
+                ledger,
+                reporter,
             )
+        sizes = Sizes(directory / PARTS)
         receipts = run_units(
             executor,
             ledger,
@@ -231,7 +250,9 @@ def _make_store(
             stage,
             intact=lambda index, receipt: (
                 is_as_expected(receipt, expected[index])
-                and part_is_there(directory, StorePartReceipt.from_dict(without_stamps(receipt)))
+                and part_is_there(
+                    directory, StorePartReceipt.from_dict(without_stamps(receipt)), sizes
+                )
             ),
             check=check,
         )
@@ -263,6 +284,8 @@ def _parts_key(corpus: Corpus, identity: TokenizerIdentity) -> str:
 
 
 def _tokenize_split(
-    split: Split, source: SourceConfig, identity: TokenizerIdentity, directory: Path
+    split: Split, source: SourceConfig, identity: TokenizerIdentity, directory: Path, scratch: Path
 ) -> Receipt:
-    return read_stamped(split, lambda: tokenize_split(split, source, identity, directory).as_dict())
+    return read_stamped(
+        split, lambda: tokenize_split(split, source, identity, directory, scratch).as_dict()
+    )

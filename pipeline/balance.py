@@ -22,6 +22,7 @@ from packer.packing.whole import with_lower_intake
 from packer.schedule import Schedule
 from packer.stream import Stream
 from packer.workload import Workload
+from pipeline.files.contents import parquet_source
 from pipeline.planning.cp_plans import CPJob
 from pipeline.planning.plan_parts import read_plan_part
 from pipeline.shard import schema
@@ -162,7 +163,7 @@ def _num_sources(segment: Segment) -> int:
 
 def read_cp_part(path: Path, cp_size: int) -> CPPlan:
     """A CP plan part as `CPPlan`."""
-    table = pq.read_table(path)
+    table = pq.read_table(parquet_source(path))
     lists = {
         name: table.column(name).combine_chunks() for name in ("cp_rank", "piece", "start", "stop")
     }

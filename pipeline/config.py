@@ -41,6 +41,7 @@ class JobSettings(Table):
     address: str | None = None
     object_store_mb: int = Field(default=256, ge=80)
     executor: Literal["ray", "local"] = "ray"
+    scratch: str | None = None
 
 
 class RunConfig(Table):

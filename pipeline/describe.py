@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -95,7 +94,7 @@ def source_entry(root: Path, store: TokenStore) -> dict[str, Any]:
     inside = given.is_relative_to(root)
     return {
         "name": store.name,
-        "store": Path(os.path.relpath(given, root)).as_posix() if inside else given.as_posix(),
+        "store": given.relative_to(root).as_posix() if inside else given.as_posix(),
         "store_sha256": sha256_file(given / "source.json"),
         "documents": store.documents,
         "tokens": store.tokens,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,15 +17,17 @@ from pipeline.built import config_of
 from pipeline.chain_balance import combined
 from pipeline.config import ConfigError, fingerprint
 from pipeline.extending import balances_of, chain_cp_jobs, source_totals
+from pipeline.files.contents import parquet_source
 from pipeline.planning.chain import chain_key, plan_keys, with_sources
 from pipeline.planning.cut import cut_segment
 from pipeline.planning.mixing import selection_totals
 from pipeline.planning.plan_parts import read_plan_part, tail_table
 from pipeline.planning.pool import pool_before
 from pipeline.publish import read_receipts
+from pipeline.reading.storage import is_url
 from pipeline.settings.cluster import schedule_of
 from pipeline.shard import schema
-from pipeline.shard.atomic import atomic_path
+from pipeline.shard.atomic import link_or_copy
 from pipeline.shard.digests import sha256_file
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.segment import Segment
@@ -128,7 +128,7 @@ def write_fork(manifest: Manifest, fork: Fork, out: Path) -> list[FileReceipt]:
         if part == fork.num_parts - 1 and fork.num_steps < (stop or manifest.num_steps):
             written.append(_cut_part(manifest, receipt, fork, out))
         else:
-            _link(manifest.directory / receipt.path, out / receipt.path)
+            link_or_copy(manifest.directory / receipt.path, out / receipt.path)
             written.append(receipt)
     return [
         *written,
@@ -142,7 +142,9 @@ def _cut_part(manifest: Manifest, receipt: FileReceipt, fork: Fork, out: Path) -
     path = manifest.directory / receipt.path
     if sha256_file(path) != receipt.sha256:
         raise FormatError("is damaged; steelyard verify names the row group", path=path)
-    with pq.ParquetFile(path) as file:  # a table of "cp=2/.." would have a column "cp"
+    with pq.ParquetFile(
+        parquet_source(path)
+    ) as file:  # a table of "cp=2/.." would have a column "cp"
         table = file.read()
     rows = int(np.count_nonzero(table.column("step").to_numpy() < fork.num_steps))
     is_shard = receipt.path.startswith("shards/")
@@ -157,23 +159,13 @@ def _cut_part(manifest: Manifest, receipt: FileReceipt, fork: Fork, out: Path) -
 def link_stores(manifest: Manifest, fork: Fork, out: Path) -> None:
     """Token stores inside the set's directory, inside the fork's; others stay where they are."""
     for source in manifest.sources[: fork.num_sources]:
-        if Path(source.store).is_absolute():
+        if is_url(source.store) or Path(source.store).is_absolute():
             continue
         store = manifest.directory / source.store
         for path in sorted(store.rglob("*")):
             inside = path.relative_to(store)
             if path.is_file() and not inside.parts[0].startswith("."):
-                _link(path, out / source.store / inside)
-
-
-def _link(path: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    try:
-        os.link(path, target)
-    except OSError:  # another disk, or one without links
-        with atomic_path(target) as temporary:
-            shutil.copyfile(path, temporary)
+                link_or_copy(path, out / source.store / inside)
 
 
 def describe_fork(

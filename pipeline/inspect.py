@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from packer.orders import run_order, slot_of
 from packer.workload import SCALE
 from pipeline.built import config_of, workload_of
+from pipeline.files.contents import parquet_source
 from pipeline.inspect_cp import cp_figures
 from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.reader import open_shards
@@ -130,7 +131,7 @@ def _pieces_of(manifest: Manifest, source: int, doc_id: int) -> list[dict[str, A
     """A document's pieces by epoch and place in it, from every plan part and the tail."""
     found = []
     for part in range(manifest.num_parts):
-        with pq.ParquetFile(manifest.plan_path(part)) as file:
+        with pq.ParquetFile(parquet_source(manifest.plan_path(part))) as file:
             columns = ["step", "slot", "source", "doc_id", *_PIECE]
             for batch in file.iter_batches(columns=columns, use_threads=False):
                 found += [
@@ -140,7 +141,7 @@ def _pieces_of(manifest: Manifest, source: int, doc_id: int) -> list[dict[str, A
                     }
                     for piece in _pieces_in(batch, source, doc_id)
                 ]
-    tail = pq.read_table(manifest.directory / "tail.parquet")
+    tail = pq.read_table(parquet_source(manifest.directory / "tail.parquet"))
     mine = (pc.field("source") == source) & (pc.field("doc_id") == doc_id)
     for row in tail.filter(mine).to_pylist():
         found.append(

@@ -1,43 +1,54 @@
-"""Which parts are finished: one append-only file that the driver alone writes.
+"""Which parts are finished: a journal that the driver alone writes.
 
-A part exists when the ledger says so. Workers write a part under a temporary name, rename it, and
-return a receipt; the driver appends the receipt and syncs. A line torn by a crash is dropped, so
-its part is made again. A receipt is found only under the key of its stage, which names everything
-the part depends on. A unit's newest entry alone counts, and before a unit is written anew its old
-receipt is forgotten, so that a receipt never speaks of files that another configuration wrote.
+A part exists when the ledger says so. Workers write a part under a temporary name, rename it (or
+put it, in an object store), and return a receipt; the driver appends the receipt and syncs. A line
+torn by a crash is dropped, so its part is made again. A receipt is found only under the key of its
+stage, which names everything the part depends on. A unit's newest entry alone counts, and before a
+unit is written anew its old receipt is forgotten, so that a receipt never speaks of files that
+another configuration wrote.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import xxhash
 
-from pipeline.shard.atomic import named_when_full, write_atomically
+from pipeline.files.sizes import Sizes
+from pipeline.journal import open_journal, remove_journal
+from pipeline.lock import Hold
+from pipeline.shard.atomic import remove_files, remove_tree, write_atomically
 
 Receipt = dict[str, Any]
+_JOINED_FROM = 64
+"""So many chunks of a journal are made one when it is opened."""
 
 
 class Ledger:
-    """Receipts by unit, each with the key of its stage; see the module's docstring."""
+    """Receipts by unit, each with the key of its stage; see the module's docstring.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of its journal.
+        hold: of the directory that it is in; checked before anything is put on record.
+    """
+
+    def __init__(self, path: Path, hold: Hold | None = None) -> None:
         self.path = path
+        self._hold = hold
         self._receipts: dict[str, tuple[str, Receipt | None]] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = path.read_bytes() if path.exists() else b""
-        good = 0
-        for entry, length in _entries(text):
-            self._receipts[entry["unit"]] = entry["key"], entry["receipt"]
-            good += length
-        if good < len(text):
-            write_atomically(path, text[:good])
-        self._file = path.open("ab")
+        self._journal = open_journal(path)
+        chunks = list(self._journal.chunks())
+        good = []
+        for chunk in chunks:
+            entries = list(_entries(chunk))
+            self._receipts |= {e["unit"]: (e["key"], e["receipt"]) for e, _ in entries}
+            good.append(chunk[: sum(length for _, length in entries)])
+        if good != chunks or len(chunks) >= _JOINED_FROM:
+            self._journal.restart(b"".join(good))
+        self._notes = Sizes(notes_of(path))
 
     def receipt(self, key: str, unit: str) -> Receipt | None:
         """The receipt of a finished unit, or None."""
@@ -47,13 +58,12 @@ class Ledger:
     def record(self, key: str, unit: str, receipt: Receipt) -> None:
         """Declare a unit finished; its files must be in place. A note of it is needed no more."""
         self._append([(key, unit, receipt)])
-        self.note_path(unit).unlink(missing_ok=True)
+        remove_files([self.note_path(unit)])
 
     def forget(self, units: Iterable[str]) -> None:
         """Declare units unfinished whose files are about to be written."""
         gone = list(units)
-        for unit in gone:
-            self.note_path(unit).unlink(missing_ok=True)
+        remove_files(map(self.note_path, gone))
         self._append([("", unit, None) for unit in gone if unit in self._receipts])
 
     def note_path(self, unit: str) -> Path:
@@ -63,18 +73,18 @@ class Ledger:
     def noted(self, key: str, unit: str) -> Receipt | None:
         """What a worker noted that finished a unit when there was no driver to tell; or None."""
         path = self.note_path(unit)
-        note = _parse(path.read_bytes()) if path.exists() else None
+        note = _parse(path.read_bytes()) if self._notes.of(path.name) is not None else None
         if note is None or (note["key"], note["unit"]) != (key, unit):
             return None
         return note["receipt"]
 
     def _append(self, entries: list[tuple[str, str, Receipt | None]]) -> None:
-        with named_when_full(self.path):
-            for key, unit, receipt in entries:
-                self._file.write(_line(key, unit, receipt))
-                self._receipts[unit] = key, receipt
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        if not entries:
+            return
+        if self._hold is not None:
+            self._hold.check()
+        self._journal.append(b"".join(_line(*entry) for entry in entries))
+        self._receipts |= {unit: (key, receipt) for key, unit, receipt in entries}
 
     def remove(self) -> None:
         """Forget everything: the stage is published elsewhere."""
@@ -82,7 +92,7 @@ class Ledger:
         remove_ledger(self.path)
 
     def close(self) -> None:
-        self._file.close()
+        self._journal.close()
 
     def __enter__(self) -> Self:
         return self
@@ -93,8 +103,8 @@ class Ledger:
 
 def remove_ledger(path: Path) -> None:
     """Remove a ledger that nobody has open, and workers' notes."""
-    path.unlink(missing_ok=True)
-    shutil.rmtree(notes_of(path), ignore_errors=True)
+    remove_journal(path)
+    remove_tree(notes_of(path))
 
 
 def notes_of(path: Path) -> Path:

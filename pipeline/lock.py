@@ -1,4 +1,4 @@
-"""One job at a time on a directory."""
+"""One job at a time on a directory, on a disk or in an object store."""
 
 from __future__ import annotations
 
@@ -7,15 +7,32 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
+
+from pipeline.files.url_path import is_remote
+from pipeline.remote_lock import Busy, held_in_store
+
+__all__ = ["Busy", "Hold", "exclusive"]
 
 
-class Busy(RuntimeError):
-    """Another process works on the directory."""
+class Hold(Protocol):
+    """A directory that is held."""
+
+    def check(self) -> None:
+        """Nothing while it is held.
+
+        Raises:
+            Busy: another job took it over, from a job that seemed dead.
+        """
+        ...
 
 
 @contextlib.contextmanager
-def exclusive(directory: Path) -> Iterator[None]:
-    """Hold `directory` against other jobs on this machine; the lock dies with its process.
+def exclusive(directory: Path) -> Iterator[Hold]:
+    """Hold `directory` against other jobs: on a disk those on this machine, in a store all.
+
+    The lock dies with its process; in a store others notice it after a minute, on the same machine
+    at once (`pipeline.remote_lock`).
 
     Args:
         directory: working state of what is held; the lock is a file in it.
@@ -23,6 +40,10 @@ def exclusive(directory: Path) -> Iterator[None]:
     Raises:
         Busy: another process holds it.
     """
+    if is_remote(directory):
+        with held_in_store(directory) as hold:
+            yield hold
+        return
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("a+") as file:
         try:
@@ -36,4 +57,11 @@ def exclusive(directory: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield
+        yield _Locked()
+
+
+class _Locked:
+    """The system keeps the lock while the file is open."""
+
+    def check(self) -> None:
+        pass

@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.files.contents import parquet_source
+from pipeline.files.url_path import as_path
 from pipeline.planning.plan_parts import as_offsets
 from pipeline.planning.runs import InverseSlice, read_inverse, run_path
 from pipeline.shard import schema
@@ -46,7 +48,7 @@ class MoveJob:
 
 @lru_cache(maxsize=64)
 def _store(directory: str) -> TokenStore:
-    return TokenStore(Path(directory))
+    return TokenStore(as_path(directory))
 
 
 @lru_cache(maxsize=65_536)
@@ -82,8 +84,8 @@ def scatter_run(job: MoveJob, group: int) -> dict[str, int]:
 
 def assemble_shard(job: MoveJob, part: int) -> FileReceipt:
     """Write one shard: the plan part's rows with their tokens and last labels."""
-    root, name = Path(job.root), schema.part_name(part)
-    plan = pq.read_table(root / "plan" / f"{name}.parquet")
+    root, name = as_path(job.root), schema.part_name(part)
+    plan = pq.read_table(parquet_source(root / "plan" / f"{name}.parquet"))
     row_offsets = plan.column("doc_id").combine_chunks().offsets.to_numpy().astype(np.int64)
     piece_tokens = _flat(plan, "doc_stop") - _flat(plan, "doc_start")
     starts = np.concatenate([[0], np.cumsum(piece_tokens)])  # (pieces + 1,)

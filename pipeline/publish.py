@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.shard import digests, schema
-from pipeline.shard.atomic import write_atomically
+from pipeline.shard import schema
+from pipeline.shard.atomic import move, remove_files, remove_tree, write_atomically
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.tables import FormatError, read_table
-from pipeline.shard.writer import FileReceipt, RowGroup, write_parquet
+from pipeline.shard.writer import FileReceipt, RowGroup, write_table
 
 _STAGED = ("row_groups.parquet", "files.parquet", "manifest.sha256", "manifest.json")
 _NAME = re.compile(r"(plan|shards|cp=[1-9][0-9]*)/[0-9]+\.parquet|steps\.parquet|tail\.parquet")
@@ -29,42 +27,43 @@ WORK = ".build"
 """Working state inside a set's directory; no part of the set."""
 
 
-def publish(root: Path, manifest: dict[str, Any], receipts: Sequence[FileReceipt]) -> None:
+def publish(
+    root: Path,
+    manifest: dict[str, Any],
+    receipts: Sequence[FileReceipt],
+    staged: Sequence[FileReceipt] = (),
+) -> None:
     """Write the set's indexes and manifest; afterwards the set exists.
-
-    Parts in `staged_parts(root)` move into the set at the same moment.
 
     Args:
         root: the set's directory.
         manifest: every field of FORMAT.md section 6 but `digests`.
-        receipts: of every file of the set, in any order.
+        receipts: of the files that are in their places, in any order.
+        staged: of the files in `staged_parts(root)`, which move into the set at the same moment.
     """
-    ordered = sorted(receipts, key=_place)
+    ordered = sorted([*receipts, *staged], key=_place)
     recover(root)
     stage = root / WORK / "publish"
-    shutil.rmtree(stage, ignore_errors=True)
-    stage.mkdir(parents=True)
-    write_parquet(_files_table(ordered), stage / "files.parquet")
-    write_parquet(_row_groups_table(ordered), stage / "row_groups.parquet")
-    named = {
-        name: digests.sha256_file(stage / name) for name in ("files.parquet", "row_groups.parquet")
+    remove_tree(stage)
+    tables = {
+        "files.parquet": _files_table(ordered),
+        "row_groups.parquet": _row_groups_table(ordered),
     }
+    named = {name: write_table(table, stage, name).sha256 for name, table in tables.items()}
     text = json.dumps({**manifest, "digests": named}, indent=1, sort_keys=True) + "\n"
     write_atomically(stage / "manifest.json", text.encode())
     digest = hashlib.sha256(text.encode()).hexdigest()
     write_atomically(stage / "manifest.sha256", f"{digest}\n".encode())
-    _drop_strays(root, ordered)
+    _drop_strays(root, {receipt.path for receipt in staged})
     write_atomically(stage / "complete", b"")
     recover(root)
 
 
-def _drop_strays(root: Path, receipts: Sequence[FileReceipt]) -> None:
+def _drop_strays(root: Path, names: set[str]) -> None:
     """Remove waiting parts that are not of this publication but of one that never came."""
-    digest_of = {receipt.path: receipt.sha256 for receipt in receipts}
-    for path in staged_parts(root).rglob("*.parquet"):
-        name = path.relative_to(staged_parts(root)).as_posix()
-        if digest_of.get(name) != digests.sha256_file(path):
-            path.unlink()
+    waiting = staged_parts(root)
+    found = waiting.rglob("*.parquet")
+    remove_files(path for path in found if path.relative_to(waiting).as_posix() not in names)
 
 
 def staged_parts(root: Path) -> Path:
@@ -78,14 +77,12 @@ def recover(root: Path) -> None:
     if not (stage / "complete").exists():
         return
     for path in sorted(staged_parts(root).rglob("*.parquet")):
-        target = root / path.relative_to(staged_parts(root))
-        target.parent.mkdir(exist_ok=True)
-        os.replace(path, target)
-    shutil.rmtree(staged_parts(root), ignore_errors=True)
+        move(path, root / path.relative_to(staged_parts(root)))
+    remove_tree(staged_parts(root))
     for name in _STAGED:
         if (stage / name).exists():
-            os.replace(stage / name, root / name)
-    shutil.rmtree(stage)
+            move(stage / name, root / name)
+    remove_tree(stage)
 
 
 def _place(receipt: FileReceipt) -> tuple[int, int, int, str]:

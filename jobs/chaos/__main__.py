@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jobs.chaos.result import Case, show
 
-FAULTS = ("drivers", "workers", "flips", "damage", "fuzz", "bombs", "environment")
+FAULTS = ("drivers", "workers", "stored", "flips", "damage", "fuzz", "bombs", "environment")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def _runs(
     """Every fault's name, and what tries it."""
     os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # before anything of ours is imported
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    from jobs.chaos import bombs, damage, environment, flips, fuzz, kills, workers
+    from jobs.chaos import bombs, damage, environment, flips, fuzz, kills, stored, workers
     from jobs.chaos.small_set import SmallSet
 
     seed = given.seed
@@ -84,6 +84,10 @@ def _runs(
         lambda: kills.kill_drivers(kills.Undisturbed(room("drivers")), given.kills, seed),
     )
     yield "workers", killed_workers
+    yield (
+        "stored",
+        lambda: stored.kill_stored(kills.Undisturbed(room("stored")), -(-given.kills // 3), seed),
+    )
     yield "flips", lambda: flips.flip_bits(SmallSet(room("flips")), given.flips, seed)
     yield "damage", damaged
     yield "fuzz", fuzzed

@@ -12,6 +12,7 @@ from jobs.commands.options import (
     Address,
     AsJson,
     DryRun,
+    Out,
     Override,
     Quiet,
     changes_of,
@@ -24,7 +25,7 @@ EXAMPLE = "steelyard build --config jobs/configs/demo.toml --out out/demo"
 
 def build(
     config: Annotated[Path, typer.Option(help="The run's TOML file.")],
-    out: Annotated[Path, typer.Option(help="The set's directory.")] = Path("out"),
+    out: Out = Path("out"),
     override: Override = None,
     address: Address = None,
     dry_run: DryRun = False,

@@ -17,7 +17,21 @@ LOCKSTEP = "Data-parallel ranks wait for each other at every micro-batch."
 KV_EXCHANGE = (
     "Exposed time of a key-value token that a CP rank receives, in linear-token equivalents."
 )
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The set's directory.")]
+
+
+def place(text: str) -> Path:
+    """A path, or what stands for one where it is a URL."""
+    from pipeline.files.url_path import as_path
+
+    return as_path(text)
+
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", parser=place, help="The set's directory, or its URL.")
+]
+Out = Annotated[
+    Path, typer.Option(metavar="DIR", parser=place, help="The set's directory, or its URL.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, typer.Option(help="No progress.")]
 Override = Annotated[

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from jobs.commands.options import place
+
 EXAMPLE = (
     "steelyard train --shards out/train-shards --config jobs/configs/train.toml "
     "--set mesh.cp_size=1 --set mesh.pp_size=1 (more ranks: torchrun --nproc-per-node 4 -m trainer)"
@@ -14,7 +16,9 @@ EXAMPLE = (
 
 
 def train(
-    shards: Annotated[Path, typer.Option(metavar="DIR", help="The set's directory.")],
+    shards: Annotated[
+        Path, typer.Option(metavar="DIR", parser=place, help="The set's directory, or its URL.")
+    ],
     config: Annotated[Path, typer.Option(metavar="FILE", help="The run's TOML file.")],
     override: Annotated[
         list[str] | None,

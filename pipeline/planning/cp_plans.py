@@ -14,6 +14,7 @@ from packer.context_parallel import CPOptions, CPPlan, plan_context_parallel
 from packer.plan import Steps
 from packer.workload import Workload
 from pipeline.config import fingerprint
+from pipeline.files.url_path import as_path
 from pipeline.planning.cp_options import PADDED, cp_options, describe_options
 from pipeline.planning.mixing import PlanError
 from pipeline.planning.plan_parts import as_offsets, read_plan_part
@@ -93,7 +94,7 @@ def check_padding(job: CPJob, parts: Iterable[int]) -> None:
     multiple, bound = job.fields["pad_multiple"], job.options.max_tokens
     rows = over = largest = 0
     for part in parts:
-        steps = read_plan_part(Path(job.root) / "plan" / f"{schema.part_name(part)}.parquet")
+        steps = read_plan_part(as_path(job.root) / "plan" / f"{schema.part_name(part)}.parquet")
         padded = -(-steps.pieces.tokens // multiple) * multiple
         row_tokens = np.add.reduceat(padded, steps.row_offsets[:-1])
         rows += len(row_tokens)
@@ -114,7 +115,7 @@ def write_cp_part(job: CPJob, part: int) -> FileReceipt:
     Raises:
         PlanError: work that integers do not hold.
     """
-    root, name = Path(job.root), f"{schema.part_name(part)}.parquet"
+    root, name = as_path(job.root), f"{schema.part_name(part)}.parquet"
     steps = read_plan_part(root / "plan" / name)
     try:
         plan = plan_context_parallel(
@@ -127,7 +128,7 @@ def write_cp_part(job: CPJob, part: int) -> FileReceipt:
         )
     except ValueError as error:
         raise PlanError(f"cp {job.cp_size}, plan part {part}: {error}") from error
-    return write_part(cp_table(steps, plan), Path(job.out), f"cp={job.cp_size}/{name}")
+    return write_part(cp_table(steps, plan), as_path(job.out), f"cp={job.cp_size}/{name}")
 
 
 def cp_table(steps: Steps, plan: CPPlan) -> pa.Table:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.plan import Pieces, Steps
+from pipeline.files.contents import parquet_source
 from pipeline.memory import give_back
 from pipeline.planning.chain import ChainEnd
 from pipeline.planning.mixing import PlanError
@@ -251,7 +252,7 @@ def tail_table(tail: Pieces, segment: int) -> pa.Table:
 
 def read_plan_part(path: Path) -> Steps:
     """A plan part as `Steps`; `doc_tokens` is unknown there and set to `doc_stop`."""
-    table = pq.read_table(path)
+    table = pq.read_table(parquet_source(path))
     lists = {
         name: table.column(name).combine_chunks()
         for name in ("source", "epoch", "doc_id", "doc_start", "doc_stop", "position")

@@ -28,6 +28,9 @@ _MARKS = ("ETag", "etag", "mtime", "last_modified", "LastModified", "updated", "
 """What fsspec's file systems call that which changes with a file's content."""
 
 
+_LOCAL = fs.LocalFileSystem()
+
+
 class StorageError(OSError):
     """A URL cannot be opened or listed; the message says why."""
 
@@ -104,8 +107,8 @@ def file_size(url: str) -> int | None:
         return info.size
 
 
-def list_files(url: str, *, recursive: bool = True) -> dict[str, int]:
-    """Bytes of the files below a URL by relative name; hidden ones are passed over."""
+def list_files(url: str, *, recursive: bool = True, hidden: bool = False) -> dict[str, int]:
+    """Bytes of the files below a URL by relative name; hidden ones are passed over, or not."""
     with _clear(url):
         system, inner = locate(url)
         base = inner.rstrip("/")
@@ -118,7 +121,7 @@ def list_files(url: str, *, recursive: bool = True) -> dict[str, int]:
     return {
         name: info.size
         for name, info in zip(names, files, strict=True)
-        if not any(part.startswith(".") for part in name.split("/"))
+        if hidden or not any(part.startswith(".") for part in name.split("/"))
     }
 
 
@@ -147,7 +150,51 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 def read(path: str) -> bytes:
     """A small file whole."""
     with open_stream(path) as file:
-        return file.read()
+        if not is_url(path):
+            return file.read()
+        with _clear(path):
+            return file.read()
+
+
+def download(url: str, path: str) -> None:
+    """Copy the file at a URL to a local path."""
+    with _clear(url):
+        system, inner = locate(url)
+        fs.copy_files(inner, path, source_filesystem=system, destination_filesystem=_LOCAL)
+
+
+def upload(path: str, url: str) -> None:
+    """Copy a local file to a URL."""
+    with _clear(url):
+        system, inner = locate(url)
+        fs.copy_files(path, inner, source_filesystem=_LOCAL, destination_filesystem=system)
+
+
+def copy(url: str, to: str) -> None:
+    """Copy a file; inside one store the store does it."""
+    with _clear(to):
+        (system, inner), (other, target) = locate(url), locate(to)
+        if system == other:
+            system.copy_file(inner, target)
+        else:
+            fs.copy_files(inner, target, source_filesystem=system, destination_filesystem=other)
+
+
+def move(url: str, to: str) -> None:
+    """Give a file another name in the same store: a copy, then a deletion."""
+    copy(url, to)
+    delete(url)
+
+
+def delete(url: str) -> bool:
+    """Delete the file at a URL; whether there was one."""
+    with _clear(url):
+        system, inner = locate(url)
+        try:
+            system.delete_file(inner)
+        except FileNotFoundError:
+            return False
+    return True
 
 
 def parent_url(url: str) -> str:

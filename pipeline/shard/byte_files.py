@@ -8,8 +8,9 @@ from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
-from pipeline.reading.storage import StorageError, file_size, is_url, join_url, open_random, read
-from pipeline.reading.storage import local_path as without_scheme
+from pipeline.files.copies import mapped
+from pipeline.files.url_path import is_remote
+from pipeline.reading.storage import StorageError, open_random
 
 
 class FileBytes(Protocol):
@@ -32,36 +33,6 @@ class FileBytes(Protocol):
         ...
 
 
-class UrlPath:
-    """A URL where readers of a set expect a `Path`: it has what they use of one."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def __truediv__(self, name: str) -> UrlPath:
-        return UrlPath(join_url(self._url, name))
-
-    def __str__(self) -> str:
-        return self._url
-
-    def exists(self) -> bool:
-        return file_size(self._url) is not None
-
-    def read_bytes(self) -> bytes:
-        return read(self._url)
-
-
-def as_path(directory: str | Path) -> Path:
-    """A directory by its path or URL, to be read from; a URL gives a `UrlPath`."""
-    name = without_scheme(str(directory))
-    return cast(Path, UrlPath(name)) if is_url(name) else Path(name)
-
-
-def is_remote(path: Path) -> bool:
-    """Whether `as_path` made it of a URL."""
-    return not isinstance(path, Path)
-
-
 def open_bytes(path: Path) -> FileBytes:
     """Open a file for ranges of it.
 
@@ -73,8 +44,7 @@ def open_bytes(path: Path) -> FileBytes:
 
 class _Mapped:
     def __init__(self, path: Path) -> None:
-        with pa.memory_map(str(path)) as mapped:
-            self._buffer = mapped.read_buffer()
+        self._buffer = mapped(str(path))
         self.size: int = self._buffer.size
         self.source: Any = pa.BufferReader(self._buffer)
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from pipeline.files.contents import open_unbuffered, parquet_source
 from pipeline.shard.schema import FOOTER
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -43,7 +44,7 @@ def sha256_bytes(data: Buffer) -> str:
 def sha256_file(path: str | Path) -> str:
     """SHA-256 of a file, read in blocks, 64 lower-case hex digits."""
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
+    with open_unbuffered(path) as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
@@ -63,7 +64,7 @@ def row_group_ranges(path: str | Path) -> list[ByteRange]:
     Raises:
         ValueError: row groups do not lie end to end; no writer of this format leaves gaps.
     """
-    metadata = pq.read_metadata(path)
+    metadata = pq.read_metadata(parquet_source(path))
     ranges: list[ByteRange] = []
     end = _MAGIC_BYTES
     for group in range(metadata.num_row_groups):
@@ -78,7 +79,8 @@ def row_group_ranges(path: str | Path) -> list[ByteRange]:
         length = sum(column.total_compressed_size for column in columns)
         ranges.append(ByteRange(group, offset, length))
         end = offset + length
-    return [*ranges, ByteRange(FOOTER, end, Path(path).stat().st_size - end)]
+    size = (Path(path) if isinstance(path, str) else path).stat().st_size
+    return [*ranges, ByteRange(FOOTER, end, size - end)]
 
 
 def content_sha256(source: str | Path | pq.ParquetFile | pa.Table) -> str:
@@ -97,9 +99,10 @@ def content_sha256(source: str | Path | pq.ParquetFile | pa.Table) -> str:
     Raises:
         ValueError: a null, or a column that is neither numbers, lists of numbers nor strings.
     """
-    if isinstance(source, str | Path):
-        with pq.ParquetFile(source, memory_map=True) as file:
+    if not isinstance(source, pq.ParquetFile | pa.Table):
+        with pq.ParquetFile(parquet_source(cast(Path, source)), memory_map=True) as file:
             return content_sha256(file)
+    source = cast(pq.ParquetFile | pa.Table, source)
     schema = source.schema if isinstance(source, pa.Table) else source.schema_arrow
     digest = hashlib.sha256()
     for column, field in enumerate(schema):

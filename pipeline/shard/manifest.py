@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer.orders import ORDERS
+from pipeline.files.url_path import as_path, below
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.fields import from_fields
@@ -137,7 +138,7 @@ class Manifest:
 
     def store_path(self, source: int) -> Path:
         """The token store of a source, by its index."""
-        return self.directory / self.sources[source].store
+        return below(self.directory, self.sources[source].store)
 
     def _check_step(self, step: int) -> None:
         if not 0 <= step < self.num_steps:
@@ -148,12 +149,12 @@ def load_manifest(directory: str | Path) -> Manifest:
     """Read and check manifest.json, and the step table it vouches for.
 
     Args:
-        directory: a path; what `byte_files.as_path` makes of a URL will do.
+        directory: a path or a URL, or what `as_path` makes of it.
 
     Raises:
         FormatError: a file is missing, its digest differs, or it is of another format or version.
     """
-    directory = Path(directory) if isinstance(directory, str) else directory
+    directory = as_path(directory) if isinstance(directory, str) else directory
     path = directory / "manifest.json"
     if not _exists(path):
         raise no_set(directory)

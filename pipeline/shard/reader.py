@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.files.url_path import as_path
 from pipeline.shard import schema
 from pipeline.shard.blocks import Blocks
-from pipeline.shard.byte_files import as_path, is_remote
 from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.micro_batch import MicroBatch, PackedTokens
@@ -45,20 +45,14 @@ def open_plan(directory: str | Path) -> Reader:
     """Micro-batches from the plan and the token stores; needs no shards.
 
     Nothing is decompressed, so from memory it is faster than `open_shards`; from disk slower, since
-    each piece is a read of its own, and a token part is hashed whole when it is first read from.
+    each piece is a read of its own, and a token part is hashed whole when it is first read from. Of
+    a store in an object store the parts that are read are copied, up to 64 at a time.
 
     Raises:
         FormatError: as `open_shards`; also a token store that is missing or another one.
         StoreError: a table of a token store is damaged.
     """
-    path = as_path(directory)
-    if is_remote(path):
-        raise FormatError(
-            "is a URL; a plan is read over local token stores only: copy it and the stores, or use "
-            "open_shards",
-            path=path,
-        )
-    return PlanReader(load_manifest(path))
+    return PlanReader(load_manifest(as_path(directory)))
 
 
 class ShardReader(Reader):

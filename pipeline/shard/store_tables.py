@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from packer.plan import Int64
+from pipeline.files.contents import map_array, parquet_source
 from pipeline.shard import schema
 
 
@@ -46,7 +47,8 @@ def read_identity(directory: Path) -> dict[str, Any]:
         identity = json.loads(path.read_bytes())
     except OSError as error:
         raise StoreError(
-            f"{path}: {error.strerror}; a store without it was not finished, run the job again"
+            f"{path}: {error.strerror or error}; a store without it was not finished, run the job "
+            "again"
         ) from error
     except ValueError as error:
         raise StoreError(f"{path} is not JSON: {error}") from error
@@ -65,7 +67,7 @@ def read_parts(path: Path) -> StoreParts:
     Raises:
         StoreError: parts that are not numbered from 0, or documents not end to end.
     """
-    table = pq.read_table(path, schema=schema.PARTS)
+    table = pq.read_table(parquet_source(path), schema=schema.PARTS)
     numbers = ("first_doc_id", "documents", "tokens", "file", "first_record")
     columns: dict[str, Any] = {name: table[name].to_numpy() for name in numbers}
     for name in ("tokens_sha256", "index_sha256", "blocks_sha256"):
@@ -90,6 +92,4 @@ def map_file(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
             f"{path} has {file_bytes(path)} bytes, not {count * dtype.itemsize}; build the store "
             "again"
         )
-    if count == 0:
-        return np.empty(0, dtype)  # an empty file cannot be mapped
-    return np.memmap(path, dtype, mode="r").view(np.ndarray)
+    return map_array(path, dtype)

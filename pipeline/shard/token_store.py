@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.plan import Int64
+from pipeline.files.contents import parquet_source
+from pipeline.files.url_path import as_path, is_remote
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file, xxh3_128
 from pipeline.shard.store_tables import (
@@ -30,6 +32,8 @@ __all__ = ["TABLES", "StoreError", "StoreParts", "TokenStore"]
 
 TABLES = ("inputs.parquet", "parts.parquet", "lengths.u32", "rejects.parquet")
 _OPEN_PARTS = 1024
+_COPIED_PARTS = 64
+"""Of a remote store: each that is open is a temporary copy."""
 _SHORT_TOKENS = 64  # below this mean, one indexed copy was measured to beat a copy a piece
 
 
@@ -50,7 +54,7 @@ class TokenStore:
     def __init__(
         self, directory: Path, *, on_open: Callable[[TokenStore, int], None] | None = None
     ) -> None:
-        self.directory = Path(directory)
+        self.directory = as_path(directory)
         self._on_open = on_open
         self.identity = read_identity(self.directory)
         self.name: str = self.identity["name"]
@@ -64,7 +68,8 @@ class TokenStore:
         if self.parts.documents.sum() != self.documents or self.parts.tokens.sum() != self.tokens:
             raise StoreError(f"{self.directory}: parts.parquet does not add up to source.json")
         self.lengths = map_file(self.directory / "lengths.u32", np.dtype("<u4"), self.documents)
-        self._part_tokens = lru_cache(maxsize=_OPEN_PARTS)(self._map_part)
+        mapped = _COPIED_PARTS if is_remote(self.directory) else _OPEN_PARTS
+        self._part_tokens = lru_cache(maxsize=mapped)(self._map_part)
         self._part_index = lru_cache(maxsize=_OPEN_PARTS)(self._read_index)
 
     def __reduce__(self) -> tuple[type[TokenStore], tuple[Path]]:
@@ -213,7 +218,7 @@ class TokenStore:
         file, record = table["file"][row].as_py(), table["record"][row].as_py()
         if file == self.parts.file[number]:
             record += int(self.parts.first_record[number])
-        inputs = pq.read_table(self.directory / "inputs.parquet", columns=["path"])
+        inputs = pq.read_table(parquet_source(self.directory / "inputs.parquet"), columns=["path"])
         return inputs["path"][file].as_py(), record
 
     def check_tables(self) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -47,24 +50,33 @@ class FileReceipt:
 
 
 def write_parquet(table: pa.Table, path: Path, *, rows_per_group: int | None = None) -> None:
-    """Write a table the way every table of a set is written, under a temporary name first."""
+    """Write a local file the way every table of a set is written."""
+    pq.write_table(
+        table,
+        path,
+        row_group_size=rows_per_group or max(1, table.num_rows),
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        write_statistics=False,
+    )
+
+
+@contextmanager
+def written(table: pa.Table, path: Path, *, rows_per_group: int | None = None) -> Iterator[Path]:
+    """Write a table of a set under a temporary name, which the block has, to read what it wrote.
+
+    The file is at `path` after the block.
+    """
     with atomic_path(path) as temporary:
-        pq.write_table(
-            table,
-            temporary,
-            row_group_size=rows_per_group or max(1, table.num_rows),
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=False,
-            write_statistics=False,
-        )
+        write_parquet(table, temporary, rows_per_group=rows_per_group)
+        yield temporary
 
 
 def write_table(table: pa.Table, root: Path, name: str) -> FileReceipt:
     """Write a table beside the manifest: `steps.parquet`, `tail.parquet`."""
-    path = root / name
-    write_parquet(table, path)
-    size, digest = path.stat().st_size, digests.sha256_file(path)
+    with written(table, root / name) as path:
+        size, digest = path.stat().st_size, digests.sha256_file(path)
     return FileReceipt(path=name, bytes=size, sha256=digest, content_sha256=None, row_groups=())
 
 
@@ -79,10 +91,19 @@ def write_part(
         name: path below it, with `/`.
         rows_per_group: rows of a row group; all rows in one where not given.
     """
-    path = root / name
-    write_parquet(table, path, rows_per_group=rows_per_group)
-    steps = table.column("step").to_numpy()
-    size = rows_per_group or table.num_rows
+    with written(table, root / name, rows_per_group=rows_per_group) as path:
+        steps = table.column("step").to_numpy()
+        return FileReceipt(
+            path=name,
+            bytes=path.stat().st_size,
+            sha256=digests.sha256_file(path),
+            content_sha256=digests.content_sha256(path),
+            row_groups=_row_groups(path, steps, rows_per_group or table.num_rows),
+        )
+
+
+def _row_groups(path: Path, steps: np.ndarray, size: int) -> tuple[RowGroup, ...]:
+    """A file's row groups; `steps` are those of its rows, `size` the rows of a group."""
     groups = []
     with path.open("rb") as file:
         for row_group, offset, length in digests.row_group_ranges(path):
@@ -96,10 +117,4 @@ def write_part(
                     xxh3_128=digests.xxh3_128(file.read(length)),
                 )
             )
-    return FileReceipt(
-        path=name,
-        bytes=path.stat().st_size,
-        sha256=digests.sha256_file(path),
-        content_sha256=digests.content_sha256(path),
-        row_groups=tuple(groups),
-    )
+    return tuple(groups)

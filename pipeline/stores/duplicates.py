@@ -24,7 +24,7 @@ from pipeline.shard.atomic import atomic_path
 from pipeline.shard.schema import part_name
 
 FOLDER = "ids"
-"""In a store's directory, until the store is finished."""
+"""In the scratch of making a store, until the store is finished."""
 _BUCKET_BYTES = 1 << 30  # of input: some millions of ids, some hundred megabytes
 _MAX_BUCKETS = 1024
 _CHUNK_IDS = 1 << 18
@@ -42,7 +42,7 @@ def write_ids(split: Split, source: SourceConfig, directory: Path, buckets: int)
     Args:
         split: what to read.
         source: names the id's column.
-        directory: the store's.
+        directory: the scratch of making the store, on a disk.
         buckets: from `num_buckets`.
 
     Returns:
@@ -82,7 +82,7 @@ def find_duplicates(directory: Path, bucket: int, num_splits: int) -> dict[str, 
     """Sort a bucket of all splits and write the records that repeat an id.
 
     Args:
-        directory: the store's.
+        directory: the scratch of making the store, on a disk.
         bucket: which.
         num_splits: of the source.
 

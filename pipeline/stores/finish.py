@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -13,10 +12,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.files.contents import parquet_source, read_each
+from pipeline.files.sizes import Sizes
+from pipeline.files.url_path import is_remote
 from pipeline.reading.listing import InputFile
 from pipeline.reading.splits import Split
 from pipeline.shard import schema
-from pipeline.shard.atomic import atomic_path, remove_temporary, write_atomically
+from pipeline.shard.atomic import (
+    atomic_path,
+    remove_files,
+    remove_temporary,
+    remove_tree,
+    write_atomically,
+)
 from pipeline.shard.digests import sha256_bytes, sha256_file
 from pipeline.shard.token_store import TABLES, StoreError
 from pipeline.stores.duplicates import FOLDER
@@ -25,22 +33,29 @@ from pipeline.stores.tokenize import NOTES, PARTS, REJECTS, StorePartReceipt
 from pipeline.tokenizer.identity import NO_ENGINE, TokenizerIdentity
 
 
-def part_is_there(directory: Path, receipt: StorePartReceipt) -> bool:
+def part_is_there(directory: Path, receipt: StorePartReceipt, sizes: Sizes | None = None) -> bool:
     """Whether a part's files still are what its receipt says: all there, whole, tables unchanged.
 
-    The tokens are checked by their size alone; their digests are for `verify`.
+    The tokens are checked by their size alone; their digests are for `verify`. So are the tables
+    of a part in an object store: who reads them checks them.
+
+    Args:
+        directory: the store's.
+        receipt: of the part.
+        sizes: of the files in its `parts/`; they are looked up where not given.
     """
+    sizes = sizes or Sizes(directory / PARTS)
     expected = {"index.parquet": receipt.index_sha256, "blocks.parquet": receipt.blocks_sha256}
-    tokens = _part_file(directory, receipt, "tokens")
+    name = schema.part_name(receipt.part)
     return (
-        tokens.is_file()
-        and tokens.stat().st_size == receipt.tokens_bytes
-        and _part_file(directory, receipt, REJECTS).is_file()
-        and _part_file(directory, receipt, NOTES).is_file()
-        and all(
-            path.is_file() and sha256_file(path) == digest
-            for ending, digest in expected.items()
-            for path in [_part_file(directory, receipt, ending)]
+        sizes.of(f"{name}.tokens") == receipt.tokens_bytes
+        and all(sizes.of(f"{name}.{of}") is not None for of in (REJECTS, NOTES, *expected))
+        and (
+            is_remote(directory)
+            or all(
+                sha256_file(_part_file(directory, receipt, ending)) == digest
+                for ending, digest in expected.items()
+            )
         )
     )
 
@@ -133,9 +148,8 @@ def remove_leftovers(directory: Path) -> None:
     """Remove what a finished store needs no more; killed before, a job leaves it there."""
     remove_temporary(directory)
     for pattern in (".*", f"*.{REJECTS}", f"*.{NOTES}"):
-        for leftover in (directory / PARTS).glob(pattern):
-            leftover.unlink()
-    shutil.rmtree(directory / FOLDER, ignore_errors=True)
+        remove_files((directory / PARTS).glob(pattern))
+    remove_tree(directory / FOLDER)
 
 
 def _engine(identity: TokenizerIdentity, given_ends: str | None) -> dict[str, str]:
@@ -198,11 +212,11 @@ def _write_parts(directory: Path, receipts: Sequence[StorePartReceipt]) -> None:
 def _write_lengths(directory: Path, receipts: Sequence[StorePartReceipt]) -> None:
     """Gather the parts' lengths, checking that each part is the one of its receipt."""
     with atomic_path(directory / "lengths.u32") as path, path.open("wb") as file:
-        for receipt in receipts:
-            index = _part_file(directory, receipt, "index.parquet")
+        sizes = Sizes(directory / PARTS)
+        indexes = [_part_file(directory, receipt, "index.parquet") for receipt in receipts]
+        for receipt, index, content in zip(receipts, indexes, read_each(indexes), strict=True):
             tokens = _part_file(directory, receipt, "tokens")
-            content = index.read_bytes() if index.is_file() else b""
-            size = tokens.stat().st_size if tokens.is_file() else -1
+            size = sizes.of(tokens.name)
             if sha256_bytes(content) != receipt.index_sha256 or size != receipt.tokens_bytes:
                 raise StoreError(
                     f"{index} or {tokens} is not what part {receipt.part}'s receipt says; remove "
@@ -214,12 +228,15 @@ def _write_lengths(directory: Path, receipts: Sequence[StorePartReceipt]) -> Non
 
 def _write_listing(directory: Path, receipts: Sequence[StorePartReceipt], name: str) -> None:
     """Gather the parts' rejects or notes, records numbered in their files."""
+    sizes = Sizes(directory / PARTS)
     with table_at(directory / name, schema.REJECTS) as table:
         for receipt, first_record in _with_first_record(receipts):
             path = _part_file(directory, receipt, name)
-            if not path.is_file():
+            if sizes.of(path.name) is None:
                 raise StoreError(f"{path} is missing; tokenize split {receipt.part} again")
-            with pq.ParquetFile(path) as file:
+            if not (receipt.rejected if name == REJECTS else receipt.notes):
+                continue
+            with pq.ParquetFile(parquet_source(path)) as file:
                 for batch in file.iter_batches(use_threads=False):
                     rows = pa.Table.from_batches([batch], schema=schema.REJECTS)
                     record = rows["record"].to_numpy() + first_record

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 import pyarrow.parquet as pq
 
+from pipeline.files.contents import parquet_source
+
 REASONS = {
     "broken_json": "a line that is not JSON",
     "not_an_object": "a line of JSON that is not an object",
@@ -143,7 +145,7 @@ def check_share(
 
 def first_row(table: Path, reasons: Sequence[str]) -> dict[str, Any]:
     """The first row of a list of rejects or notes that has one of the reasons."""
-    with pq.ParquetFile(table) as file:
+    with pq.ParquetFile(parquet_source(table)) as file:
         for batch in file.iter_batches(use_threads=False):
             for row in batch.to_pylist():
                 if row["reason"] in reasons:

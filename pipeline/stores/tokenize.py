@@ -80,6 +80,7 @@ def tokenize_split(
     source: SourceConfig,
     identity: TokenizerIdentity,
     directory: Path,
+    scratch: Path | None = None,
 ) -> StorePartReceipt:
     """Write the part of a split: its tokens, index and block digests, and what it refused.
 
@@ -90,13 +91,14 @@ def tokenize_split(
         source: where the text, or the ids, are in a record.
         identity: vocabulary, and what is added at a document's ends.
         directory: the store's.
+        scratch: where ids were compared, `directory` where not given.
 
     Raises:
         SourceError: an input that cannot be read.
         FileNotFoundError: ids were not compared before.
         TokenizerError: the vocabulary is not the one of `identity`.
     """
-    duplicates = duplicates_of(directory, split.number) if source.id_column else ()
+    duplicates = duplicates_of(scratch or directory, split.number) if source.id_column else ()
     base = directory / PARTS / schema.part_name(split.number)
     with ExitStack() as stack:
         names = dict(zip(split.files, split.names, strict=True))
@@ -113,8 +115,8 @@ def tokenize_split(
         text_bytes=part.text_bytes,
         tokens_bytes=part.tokens.bytes,
         tokens_sha256=part.tokens.sha256,
-        index_sha256=sha256_file(f"{base}.index.parquet"),
-        blocks_sha256=sha256_file(f"{base}.blocks.parquet"),
+        index_sha256=part.sha256["index.parquet"],
+        blocks_sha256=part.sha256["blocks.parquet"],
         rejected=tuple(sorted(part.rejected.items())),
         notes=tuple(sorted(part.notes.items())),
     )
@@ -215,15 +217,26 @@ def _with_ends(
 
 
 class _PartWriter:
-    """A part's files while they are written; the `stack` renames them when it closes."""
+    """A part's files while they are written; the `stack` renames them when it closes.
+
+    Then `sha256` has the digests of its tables, by the ends of their names.
+    """
 
     def __init__(self, stack: ExitStack, base: Path, names: Mapping[int, str], *, metadata: bool):
         def path(ending: str) -> Path:
             return stack.enter_context(atomic_path(base.with_name(f"{base.name}.{ending}")))
 
         def table(ending: str, columns: pa.Schema) -> TableWriter:
-            return stack.enter_context(TableWriter(path(ending), columns))
+            temporary = path(ending)
 
+            def digest(kind: type[BaseException] | None, *_: object) -> None:
+                if kind is None:  # the table is whole, and still has its temporary name
+                    self.sha256[ending] = sha256_file(temporary)
+
+            stack.push(digest)
+            return stack.enter_context(TableWriter(temporary, columns))
+
+        self.sha256: dict[str, str] = {}
         self._names = names
         self._metadata = metadata
         self._index = table("index.parquet", schema.part_index(metadata=metadata))

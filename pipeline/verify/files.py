@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.files.contents import map_array, parquet_source
 from pipeline.shard import schema
 from pipeline.shard.digests import (
     ByteRange,
@@ -141,8 +142,8 @@ def _check_listing(manifest: Manifest, listed: list[str]) -> None:
         raise VerifyError(f"does not list {missing[0]}, of which manifest.json tells", path=listing)
     if more := sorted(set(listed) - expected):
         raise VerifyError(f"lists {more[0]}, of which manifest.json does not tell", path=listing)
-    for folder in (root / "plan", root / "shards", *sorted(root.glob("cp=*"))):
-        for path in sorted(folder.glob("*.parquet")):
+    for pattern in ("plan/*.parquet", "shards/*.parquet", "cp=*/*.parquet"):
+        for path in sorted(root.glob(pattern)):
             if path.relative_to(root).as_posix() not in expected:
                 raise VerifyError("is not listed in files.parquet; remove it", path=path)
 
@@ -192,7 +193,7 @@ def _check_row_groups(path: Path, record: _Record) -> None:
     group = _damaged(path, record)
     if group is not None:
         raise VerifyError("row_groups.parquet has another digest", path=path, row_group=group)
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(parquet_source(path)) as file:
         steps = file.read(columns=["step"]).column("step").to_numpy()
         groups = range(file.num_row_groups)
         rows = [file.metadata.row_group(group).num_rows for group in groups]
@@ -208,7 +209,7 @@ def _check_row_groups(path: Path, record: _Record) -> None:
 
 def _damaged(path: Path, record: _Record) -> int | None:
     """The first row group whose bytes differ from their digest; None where none does."""
-    data = np.memmap(path, np.uint8, mode="r")
+    data = map_array(path, np.dtype(np.uint8))
     for (group, offset, length), digest in zip(record.ranges, record.digests, strict=True):
         if xxh3_128(data[offset : offset + length].data) != digest:
             return group

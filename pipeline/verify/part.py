@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.files.contents import parquet_source
 from pipeline.shard.tables import FormatError, check_columns
 from pipeline.verify.result import VerifyError
 
@@ -31,7 +32,7 @@ class PartTable:
     def __init__(self, path: Path, columns: pa.Schema) -> None:
         self.path = path
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(parquet_source(path)) as file:
                 self.metadata = file.metadata
                 check_columns(file.schema_arrow, columns, path)
                 self._table = file.read(use_threads=False)
@@ -125,7 +126,7 @@ class PartTable:
 
 def row_group_of(path: Path, row: int) -> int:
     """The row group of a Parquet file that holds a row."""
-    metadata = pq.read_metadata(path)
+    metadata = pq.read_metadata(parquet_source(path))
     for group in range(metadata.num_row_groups):
         row -= metadata.row_group(group).num_rows
         if row < 0:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
+from pipeline.files.contents import parquet_source
 from pipeline.shard import schema
 from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.tables import FormatError, read_table
@@ -116,7 +117,7 @@ def _units(
             first_step=first_step,
             records=_records(scratch, part),
         )
-        rows = pq.read_metadata(manifest.plan_path(part)).num_rows
+        rows = pq.read_metadata(parquet_source(manifest.plan_path(part))).num_rows
         first_step += rows // segment.num_micro_batches
 
 

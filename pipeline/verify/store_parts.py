@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline.files.contents import map_array
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file, xxh3_128
 from pipeline.shard.tables import read_table
@@ -139,6 +140,4 @@ def check_digest(path: Path, digest: str, recorded_in: str) -> None:
 
 def map_file(path: Path, dtype: str | np.dtype[Any]) -> np.ndarray:
     """A file of plain numbers, mapped."""
-    if path.stat().st_size == 0:
-        return np.empty(0, dtype)  # an empty file cannot be mapped
-    return np.memmap(path, dtype, mode="r").view(np.ndarray)
+    return map_array(path, np.dtype(dtype))

@@ -18,6 +18,7 @@ from jobs.build import OtherConfiguration, build
 from jobs.executor import LocalExecutor
 from jobs.extend import extend
 from jobs.replan import replan
+from jobs.workplace import Workplace
 from pipeline.config import ConfigError, JobSettings, RunConfig
 from pipeline.inspect import inspect_document
 from pipeline.planning.plan import PlanError
@@ -127,7 +128,7 @@ def test_an_extension_killed_anywhere_ends_the_same(
             if place == "publish":
                 patch.setattr("pipeline.publish.recover", die)
             else:
-                patch.setattr(stages, "clean_up", die)
+                patch.setattr(Workplace, "clean_up", die)
             with pytest.raises(KeyboardInterrupt):
                 extend_with(LocalExecutor())
     extend_with(LocalExecutor())

@@ -83,7 +83,11 @@ def test_a_fork_killed_anywhere_ends_the_same(
         raise KeyboardInterrupt
 
     out = tmp_path / "killed"
-    for place in ("pipeline.forking.write_table", "jobs.fork.publish", "jobs.stages.clean_up"):
+    for place in (
+        "pipeline.forking.write_table",
+        "jobs.fork.publish",
+        "jobs.fork.Workplace.clean_up",
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(place, die)
             with pytest.raises(KeyboardInterrupt):

@@ -20,7 +20,7 @@ from pipeline.publish import publish, read_receipts, recover
 from pipeline.shard.atomic import atomic_path
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.tables import FormatError
-from pipeline.shard.writer import FileReceipt, write_part, write_table
+from pipeline.shard.writer import FileReceipt, write_parquet, write_part, write_table
 
 
 def parts_of(root: Path) -> list[FileReceipt]:
@@ -66,7 +66,7 @@ def test_a_publication_cut_short_is_finished_by_the_next_opener(
         replace(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "replace", failing)
+        patch.setattr(os, "replace", failing)
         if moves < 4:
             with pytest.raises(KeyboardInterrupt):
                 publish(tmp_path, {"run": "new"}, parts)
@@ -87,7 +87,7 @@ def test_a_listed_file_outside_the_set_is_refused(tmp_path: Path, name: str) -> 
     }
     digests = {}
     for table, rows in tables.items():
-        module.write_parquet(rows, tmp_path / table)
+        write_parquet(rows, tmp_path / table)
         digests[table] = hashlib.sha256((tmp_path / table).read_bytes()).hexdigest()
     manifest = cast(Manifest, SimpleNamespace(directory=tmp_path, digests=digests))
     with pytest.raises(FormatError, match="which no set has"):

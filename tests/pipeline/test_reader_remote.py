@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
+from pipeline.files.url_path import as_path, is_remote
 from pipeline.shard import byte_files
-from pipeline.shard.byte_files import as_path, is_remote
 from pipeline.shard.reader import open_plan, open_shards
 from pipeline.shard.tables import FormatError
 from tests.fixture_contents import PARTS, SLOTS, STEPS
@@ -115,9 +115,12 @@ def test_where_there_is_no_set_one_line_says_so(url: str):
         open_shards("zzz://a/b")
 
 
-def test_a_plan_over_remote_token_stores_is_refused(url: str):
-    with pytest.raises(FormatError, match="a plan is read over local token stores only"):
-        open_plan(url)
+def test_a_plan_is_read_over_token_stores_in_object_storage(url: str, directory: Path):
+    rank = {"dp_rank": 0, "dp_size": 1, "cp_rank": 1, "cp_size": 2}
+    pairs = zip(open_plan(url).batches(**rank), open_plan(directory).batches(**rank), strict=True)
+    found = [(one.tokens, other.tokens) for one, other in pairs]
+    assert len(found) == STEPS * SLOTS
+    assert all(np.array_equal(*tokens) for tokens in found)
 
 
 def test_a_file_url_is_a_local_path(directory: Path):

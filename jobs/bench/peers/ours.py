@@ -12,6 +12,7 @@ from jobs.build import build
 from jobs.executor import open_executor
 from jobs.progress import Reporter
 from jobs.tokenizing import find_corpora, tokenize, with_engine
+from jobs.workplace import Workplace
 from pipeline.config import RunConfig
 from pipeline.config_file import parse_config
 from pipeline.tokenizer.resolve import resolve_tokenizer
@@ -49,7 +50,7 @@ def _tokenize(config: RunConfig, job: dict[str, Any], out: Path) -> dict[str, An
     marks.append(time.perf_counter())
     with open_executor(config.job) as executor:
         marks.append(time.perf_counter())
-        corpora = find_corpora(config, identity, out)
+        corpora = find_corpora(config, identity, Workplace.of(out, config.job))
         identity = with_engine(corpora, config, identity, Reporter())
         marks.append(time.perf_counter())
         tokenize(corpora, identity, config, executor, Reporter())
