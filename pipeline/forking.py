@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,8 +25,8 @@ from pipeline.planning.pool import pool_before
 from pipeline.publish import read_receipts
 from pipeline.settings.cluster import schedule_of
 from pipeline.shard import schema
-from pipeline.shard.atomic import atomic_path
 from pipeline.shard.digests import sha256_file
+from pipeline.shard.links import link_or_copy
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.segment import Segment
 from pipeline.shard.tables import FormatError, read_table
@@ -128,7 +126,7 @@ def write_fork(manifest: Manifest, fork: Fork, out: Path) -> list[FileReceipt]:
         if part == fork.num_parts - 1 and fork.num_steps < (stop or manifest.num_steps):
             written.append(_cut_part(manifest, receipt, fork, out))
         else:
-            _link(manifest.directory / receipt.path, out / receipt.path)
+            link_or_copy(manifest.directory / receipt.path, out / receipt.path)
             written.append(receipt)
     return [
         *written,
@@ -163,17 +161,7 @@ def link_stores(manifest: Manifest, fork: Fork, out: Path) -> None:
         for path in sorted(store.rglob("*")):
             inside = path.relative_to(store)
             if path.is_file() and not inside.parts[0].startswith("."):
-                _link(path, out / source.store / inside)
-
-
-def _link(path: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    try:
-        os.link(path, target)
-    except OSError:  # another disk, or one without links
-        with atomic_path(target) as temporary:
-            shutil.copyfile(path, temporary)
+                link_or_copy(path, out / source.store / inside)
 
 
 def describe_fork(
