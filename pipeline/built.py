@@ -6,7 +6,7 @@ from packer.throughput import FLAT, Throughput
 from packer.workload import Workload
 from pipeline.config import RunConfig
 from pipeline.config_file import parse_config
-from pipeline.publish import read_receipts
+from pipeline.publish import UNFINISHED, WORK, is_unfinished, read_receipts
 from pipeline.shard.digests import sha256_file
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.tables import FormatError
@@ -17,11 +17,13 @@ def check_parts(manifest: Manifest, folders: tuple[str, ...]) -> None:
     """Compare the parts in `folders` with their digests.
 
     Raises:
-        FormatError: one is damaged.
+        FormatError: one is damaged, or was replaced by a publication that is unfinished.
     """
     for receipt in read_receipts(manifest):
         path = manifest.directory / receipt.path
         if receipt.path.startswith(folders) and sha256_file(path) != receipt.sha256:
+            if is_unfinished(manifest.directory):
+                raise FormatError(UNFINISHED, path=manifest.directory / WORK / "publish")
             raise FormatError(
                 "is damaged: its SHA-256 is not that of files.parquet; steelyard verify names the "
                 "row group",

@@ -27,8 +27,8 @@ from pipeline.publish import read_receipts
 from pipeline.reading.storage import is_url
 from pipeline.settings.cluster import schedule_of
 from pipeline.shard import schema
-from pipeline.shard.atomic import link_or_copy
 from pipeline.shard.digests import sha256_file
+from pipeline.shard.links import link_or_copy
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.segment import Segment
 from pipeline.shard.tables import FormatError, read_table

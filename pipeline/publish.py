@@ -1,7 +1,9 @@
 """The last act: indexes and manifest, so that a directory of parts becomes a set.
 
 The four files are written beside one another and then moved into place; a marker says that they
-are complete, so a crash between two moves is finished by the next opener (`recover`).
+are complete, so a crash between two moves is finished by the next opener (`recover`). Until
+manifest.json, the last, is moved, a set that was there is read as it was: see
+`pipeline.shard.superseded`.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ import pyarrow as pa
 from pipeline.shard import schema
 from pipeline.shard.atomic import move, remove_files, remove_tree, write_atomically
 from pipeline.shard.manifest import Manifest
-from pipeline.shard.tables import FormatError, read_table
+from pipeline.shard.superseded import WORK, keep_superseded, read_set_table
+from pipeline.shard.tables import FormatError
 from pipeline.shard.writer import FileReceipt, RowGroup, write_table
 
 _STAGED = ("row_groups.parquet", "files.parquet", "manifest.sha256", "manifest.json")
 _NAME = re.compile(r"(plan|shards|cp=[1-9][0-9]*)/[0-9]+\.parquet|steps\.parquet|tail\.parquet")
-WORK = ".build"
-"""Working state inside a set's directory; no part of the set."""
+
+UNFINISHED = "a job is publishing here, or died while it was; run the same command again, or wait"
 
 
 def publish(
@@ -55,15 +58,14 @@ def publish(
     digest = hashlib.sha256(text.encode()).hexdigest()
     write_atomically(stage / "manifest.sha256", f"{digest}\n".encode())
     _drop_strays(root, {receipt.path for receipt in staged})
+    keep_superseded(root, [name for name, _ in _waiting(root)])
     write_atomically(stage / "complete", b"")
     recover(root)
 
 
 def _drop_strays(root: Path, names: set[str]) -> None:
     """Remove waiting parts that are not of this publication but of one that never came."""
-    waiting = staged_parts(root)
-    found = waiting.rglob("*.parquet")
-    remove_files(path for path in found if path.relative_to(waiting).as_posix() not in names)
+    remove_files(path for name, path in _waiting(root) if name not in names)
 
 
 def staged_parts(root: Path) -> Path:
@@ -71,13 +73,24 @@ def staged_parts(root: Path) -> Path:
     return root / WORK / "parts"
 
 
+def _waiting(root: Path) -> list[tuple[str, Path]]:
+    """Parts in `staged_parts`, by the names that they will have."""
+    place = staged_parts(root)
+    return [(p.relative_to(place).as_posix(), p) for p in sorted(place.rglob("*.parquet"))]
+
+
+def is_unfinished(root: Path) -> bool:
+    """Whether a publication is between two of its moves: its job is at it, or died."""
+    return (root / WORK / "publish/complete").exists()
+
+
 def recover(root: Path) -> None:
     """Finish a publication that was interrupted between two of its moves."""
     stage = root / WORK / "publish"
-    if not (stage / "complete").exists():
+    if not is_unfinished(root):
         return
-    for path in sorted(staged_parts(root).rglob("*.parquet")):
-        move(path, root / path.relative_to(staged_parts(root)))
+    for name, path in _waiting(root):
+        move(path, root / name)
     remove_tree(staged_parts(root))
     for name in _STAGED:
         if (stage / name).exists():
@@ -132,15 +145,15 @@ def read_receipts(manifest: Manifest) -> list[FileReceipt]:
         FormatError: one of the two tables is damaged, or lists a file that is no part of a set.
     """
     root, named = manifest.directory, manifest.digests
-    files = read_table(root / "files.parquet", schema.FILES, named["files.parquet"])
+    files = read_set_table(root, "files.parquet", schema.FILES, named["files.parquet"])
     for path in files["path"].to_pylist():
         if not _NAME.fullmatch(path or ""):
             raise FormatError(
                 f"lists {path!r}, which no set has; it must not be built upon",
                 path=root / "files.parquet",
             )
-    row_groups = read_table(
-        root / "row_groups.parquet", schema.ROW_GROUPS, named["row_groups.parquet"]
+    row_groups = read_set_table(
+        root, "row_groups.parquet", schema.ROW_GROUPS, named["row_groups.parquet"]
     )
     groups: dict[str, list[RowGroup]] = {}
     for row in row_groups.to_pylist():

@@ -13,14 +13,29 @@ from pathlib import Path
 
 from jobs.chaos.result import Case, show
 
-FAULTS = ("drivers", "workers", "stored", "flips", "damage", "fuzz", "bombs", "environment")
+FAULTS = (
+    "drivers",
+    "workers",
+    "chains",
+    "stored",
+    "flips",
+    "damage",
+    "fuzz",
+    "bombs",
+    "environment",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the faults that are asked for; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m jobs.chaos", description=__doc__)
     parser.add_argument("--only", default=",".join(FAULTS), help="comma-separated: %(default)s")
-    parser.add_argument("--kills", type=int, default=10, help="of drivers, and of workers")
+    parser.add_argument(
+        "--kills",
+        type=int,
+        default=10,
+        help="of drivers and workers of builds; two in five as many of extensions and of forks",
+    )
     parser.add_argument("--flips", type=int, default=100)
     parser.add_argument("--inputs", type=int, default=300, help="of each kind that is fuzzed")
     parser.add_argument("--seed", type=int, default=0)
@@ -53,8 +68,19 @@ def _runs(
     """Every fault's name, and what tries it."""
     os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # before anything of ours is imported
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    from jobs.chaos import bombs, damage, environment, flips, fuzz, kills, stored, workers
+    from jobs.chaos import (
+        bombs,
+        chains,
+        damage,
+        environment,
+        flips,
+        fuzz,
+        kills,
+        stored,
+        workers,
+    )
     from jobs.chaos.small_set import SmallSet
+    from jobs.chaos.undisturbed import undisturbed_build
 
     seed = given.seed
 
@@ -63,10 +89,18 @@ def _runs(
         return scratch / name
 
     def killed_workers() -> Iterator[Case]:
-        whole = kills.Undisturbed(room("workers"))
+        whole = undisturbed_build(room("workers"))
         yield from workers.kill_workers(whole, given.kills, seed)
         yield from workers.kill_every_worker(whole)
         yield from workers.kill_raylet(whole, seed)
+
+    def killed_chains() -> Iterator[Case]:
+        place, some = room("chains"), -(-2 * given.kills // 5)
+        longer = chains.undisturbed_extension(place)
+        yield from kills.kill_drivers(longer, some, seed)
+        yield from workers.kill_workers(longer, some, seed)
+        fork = chains.undisturbed_fork(room("forks"), longer.whole)
+        yield from kills.kill_drivers(fork, some, seed)
 
     def fuzzed() -> Iterator[Case]:
         place = room("fuzz")
@@ -81,12 +115,13 @@ def _runs(
 
     yield (
         "drivers",
-        lambda: kills.kill_drivers(kills.Undisturbed(room("drivers")), given.kills, seed),
+        lambda: kills.kill_drivers(undisturbed_build(room("drivers")), given.kills, seed),
     )
     yield "workers", killed_workers
+    yield "chains", killed_chains
     yield (
         "stored",
-        lambda: stored.kill_stored(kills.Undisturbed(room("stored")), -(-given.kills // 3), seed),
+        lambda: stored.kill_stored(undisturbed_build(room("stored")), -(-given.kills // 3), seed),
     )
     yield "flips", lambda: flips.flip_bits(SmallSet(room("flips")), given.flips, seed)
     yield "damage", damaged

@@ -67,6 +67,40 @@ workers = 2
 object_store_mb = 100
 """
 
+_NEXT = """
+[[sources]]
+name = "lines"
+paths = ["{root}/lines.jsonl", "{root}/more.jsonl.gz"]
+id_column = "id"
+duplicate_ids = "reject"
+
+[[sources]]
+name = "late"
+paths = ["{root}/late.jsonl"]
+id_column = "id"
+duplicate_ids = "reject"
+
+[packing]
+policy = "reorder"
+num_micro_batches = 6
+context_length = 768
+max_displacement = 8
+
+[parallel]
+dp_size = 2
+pp_size = 2
+
+[shards]
+shard_tokens = 32_768
+row_group_tokens = 3072
+run_tokens = 32_768
+
+[job]
+executor = "{executor}"
+workers = 2
+object_store_mb = 100
+"""
+
 
 def write_corpus(
     root: Path,
@@ -112,6 +146,24 @@ def write_corpus(
         split_bytes=split_bytes,
     )
     path.write_text(text, encoding="utf-8")
+    return path
+
+
+def write_next(root: Path, *, documents: int = 400, seed: int = 5, executor: str = "ray") -> Path:
+    """Write what a further segment of a build of `write_corpus` takes, and its configuration.
+
+    Args:
+        root: as there, and written there before.
+        documents: of the source that is new.
+        seed: of their lengths and words.
+        executor: what runs the extension.
+
+    Returns:
+        the TOML file.
+    """
+    (root / "late.jsonl").write_bytes(_jsonl(_texts(seed, documents)))
+    path = root / "next.toml"
+    path.write_text(_NEXT.format(root=root, executor=executor), encoding="utf-8")
     return path
 
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jobs.chaos import runs
-from jobs.chaos.kills import Undisturbed
 from jobs.chaos.result import Case
+from jobs.chaos.undisturbed import Undisturbed, undisturbed_build
 from pipeline.publish import WORK
 
 _LAST_SOURCE = "ids"
@@ -23,12 +23,11 @@ _LIMIT_S = 120
 
 def faults(scratch: Path) -> Iterator[Case]:
     """Every fault to a build in one process, and the same command once it is over."""
-    whole = Undisturbed(scratch, documents=200, executor="local")
+    whole = undisturbed_build(scratch, documents=200, executor="local")
     yield from _limited_files(whole)
     yield from _full_disk(whole)
     yield _read_only(whole)
-    lines = whole.config.parent / "lines.jsonl"
-    rows = whole.config.parent / "rows.parquet"
+    lines, rows = (scratch / "corpus" / name for name in ("lines.jsonl", "rows.parquet"))
     yield _moving(whole, "input deleted", rows, Path.unlink)
     yield _moving(whole, "input changed", lines, lambda path: path.write_bytes(b"{}\n"))
     yield _moving(whole, "input cut short", rows, lambda path: os.truncate(path, 1000))
@@ -38,7 +37,7 @@ def _limited_files(whole: Undisturbed) -> Iterator[Case]:
     """Files that may not grow: what a quota does; from small ones to the largest."""
     for limit in (300, 4096, 60_000):
         out = whole.new()
-        ended = runs.run(*whole.command(out), limit_bytes=limit)
+        ended = runs.run(*whole.job.command(out), limit_bytes=limit)
         yield _judged(whole, out, f"files of at most {limit} bytes", ended)
 
 
@@ -52,7 +51,7 @@ def _full_disk(whole: Undisturbed) -> Iterator[Case]:
             out.rmdir()
             return
         try:
-            ended = runs.run(*whole.command(out))
+            ended = runs.run(*whole.job.command(out))
             larger = ["mount", "-o", "remount,size=200m", str(out)]
             subprocess.run(larger, check=True, capture_output=True)
             yield _judged(whole, out, f"disk full, {kilobytes} kB", ended, remove=False)
@@ -66,7 +65,7 @@ def _read_only(whole: Undisturbed) -> Case:
     out = whole.new()
     out.rmdir()
     out.write_bytes(b"")
-    ended = runs.run(*whole.command(out))
+    ended = runs.run(*whole.job.command(out))
     out.unlink()
     out.mkdir()
     return _judged(whole, out, "target is no directory", ended)
@@ -76,7 +75,7 @@ def _moving(whole: Undisturbed, fault: str, path: Path, change: Callable[[Path],
     """Change an input once all have been listed and digested; put it back afterwards."""
     out = whole.new()
     with _put_back(path), (whole.scratch / "errors").open("wb") as errors:
-        build = runs.start(whole.command(out), errors)
+        build = runs.start(whole.job.command(out), errors)
         began = time.monotonic()
         while build.poll() is None and not (out / WORK / f"inputs-{_LAST_SOURCE}.json").exists():
             if time.monotonic() - began > _LIMIT_S:

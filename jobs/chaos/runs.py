@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.ledger import entries_of, notes_of
-from pipeline.publish import WORK
+from pipeline.publish import WORK, staged_parts
 
 ROOT = Path(__file__).parents[2]
 _ENVIRONMENT = {
@@ -28,7 +28,7 @@ _ENVIRONMENT = {
 _LIMIT_S = 300
 _PIECES = {
     "ids": ("store/*/ids/*.ids", "ids/{}"),
-    "tokenize": ("store/*/parts/*.tokens", "{}"),
+    "token parts": ("store/*/parts/*.tokens", "{}"),
     "runs": (f"{WORK}/scratch-*/runs/*.offsets", "run/{}"),
     "shards": ("shards/*.parquet", "shard/{}"),
     "cp plans": ("cp=*/*.parquet", "{folder}/{}"),
@@ -136,13 +136,15 @@ def stages_done(root: Path) -> dict[str, int]:
 def _files(root: Path, stage: str, prefix: str = "") -> Iterator[Path]:
     """Files of a stage's units under their own names, or with a prefix before these.
 
-    `glob` passes over folders that a build removes meanwhile, as `Path.glob` does not.
+    Parts of a segment that joins a set wait for it, so they are looked for there too. `glob` passes
+    over folders that a build removes meanwhile, as `Path.glob` does not.
     """
     folder, _, name = _PIECES[stage][0].rpartition("/")
     pattern = f"{folder}/{prefix}{name}{'.*.tmp' if prefix else ''}"
-    for path in map(root.joinpath, glob.iglob(pattern, root_dir=root)):
-        if path.name.startswith(".") == bool(prefix):
-            yield path
+    for place in (root, staged_parts(root)):
+        for path in map(place.joinpath, glob.iglob(pattern, root_dir=place)):
+            if path.name.startswith(".") == bool(prefix):
+                yield path
 
 
 def receipts(root: Path) -> set[tuple[str, str]]:
@@ -158,14 +160,18 @@ def receipts(root: Path) -> set[tuple[str, str]]:
 
 
 def in_place(root: Path) -> dict[Path, tuple[int, int]]:
-    """Inode and time of every file that a receipt or a finished store speaks of."""
+    """Inode and time of every file that a receipt or a finished store speaks of.
+
+    A part that waits to be published has the name that it will have, since it moves meanwhile.
+    """
     done, found = receipts(root), dict[Path, tuple[int, int]]()
-    for stage in ("tokenize", "shards", "cp plans"):
+    for stage in ("token parts", "shards", "cp plans"):
         for path in _files(root, stage):
             unit = _unit(root, stage, path)
-            if unit in done or _is_finished(unit[0]):
-                status = path.stat()
-                found[path] = (status.st_ino, status.st_mtime_ns)
+            if unit in done or _is_finished(root, path, unit[0]):
+                status, waits = path.stat(), path.is_relative_to(staged_parts(root))
+                name = root / path.relative_to(staged_parts(root)) if waits else path
+                found[name] = (status.st_ino, status.st_mtime_ns)
     return found
 
 
@@ -181,19 +187,28 @@ def lost_units(root: Path, since: float) -> list[str]:
     for stage in _PIECES:
         for path in [*_files(root, stage), *_files(root, stage, ".")]:
             unit = _unit(root, stage, path)
-            if path.stat().st_mtime >= since and unit not in done and not _is_finished(unit[0]):
+            is_done = unit in done or _is_finished(root, path, unit[0])
+            if path.stat().st_mtime >= since and not is_done:
                 lost.add(unit)
     return sorted(unit for _, unit in lost)
 
 
-def _is_finished(place: str) -> bool:
-    """Whether a token store, or the set, has been published and needs no ledger any more."""
+def _is_finished(root: Path, path: Path, place: str) -> bool:
+    """Whether a file's token store or set has been published and needs no ledger any more.
+
+    Args:
+        root: of the set.
+        path: of the file.
+        place: where its ledger is, or was.
+    """
+    if path.is_relative_to(staged_parts(root)):
+        return False
     return any((Path(place) / name).exists() for name in ("source.json", "../manifest.json"))
 
 
 def _unit(root: Path, stage: str, path: Path) -> tuple[str, str]:
     number = re.sub(r"\D", "", path.name.lstrip(".").partition(".")[0])
-    in_store = stage in ("ids", "tokenize")
+    in_store = stage in ("ids", "token parts")
     name = number if in_store else str(int(number))
     ledger = path.parents[1] if in_store else root / WORK
     return ledger.as_posix(), _PIECES[stage][1].format(name, folder=path.parent.name)

@@ -16,8 +16,8 @@ from pathlib import Path
 from pyarrow import fs
 
 from jobs.chaos import runs
-from jobs.chaos.kills import Undisturbed
 from jobs.chaos.result import Case
+from jobs.chaos.undisturbed import Undisturbed
 from pipeline.files.url_path import UrlPath
 from pipeline.publish import WORK
 
@@ -123,6 +123,6 @@ def _end(whole: Undisturbed, out: UrlPath) -> str:
 
 
 def _command(whole: Undisturbed, out: UrlPath) -> list[str]:
-    command = whole.command(Path("unused"))
+    command = whole.job.command(Path("unused"))
     scratch = whole.scratch / "scratch"
     return [*command[:-1], str(out), "--set", f"job.scratch={scratch}"]

@@ -1,4 +1,4 @@
-"""Kills of Ray's workers while a build runs, and of Ray itself."""
+"""Kills of Ray's workers while a job runs, and of Ray itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from jobs.chaos import runs
-from jobs.chaos.kills import Undisturbed
 from jobs.chaos.result import Case
+from jobs.chaos.undisturbed import Undisturbed
 
 _TASKS = ("_write_ids", "_tokenize_split", "scatter_run", "_assemble_shard", "_write_cp_part")
 """Functions that workers run, in the order of a build's stages."""
@@ -20,7 +20,7 @@ _LIMIT_S = 240
 
 
 def kill_workers(whole: Undisturbed, kills: int, seed: int) -> Iterator[Case]:
-    """Kill workers in the middle of a task, one a stage of each build; Ray tries those again."""
+    """Kill workers in the middle of a task, one a stage of each run; Ray tries those again."""
     draw = random.Random(seed)
     while kills:
         out, killed = whole.new(), list[str]()
@@ -29,8 +29,10 @@ def kill_workers(whole: Undisturbed, kills: int, seed: int) -> Iterator[Case]:
         kills -= len(killed)
         fault = ended.line or (ended.errors[-400:] if ended.status else "") or whole.end(out)
         for title in killed:
-            done = f"worker at {title}; {len(killed)} in this build"
-            yield Case(fault="worker killed", done=done, held=not fault, seen=fault)
+            done = f"worker at {title}; {len(killed)} in this run"
+            yield Case(
+                fault=f"{whole.job.name}: worker killed", done=done, held=not fault, seen=fault
+            )
         shutil.rmtree(out)
 
 
@@ -93,7 +95,7 @@ def _watched(whole: Undisturbed, out: Path, strike: Callable[[int], None]) -> ru
     errors = whole.scratch / "errors"
     began = time.monotonic()
     with errors.open("wb") as file:
-        driver = runs.start(whole.command(out), file)
+        driver = runs.start(whole.job.command(out), file)
         while driver.poll() is None and time.monotonic() - began < _LIMIT_S:
             strike(driver.pid)
             time.sleep(_POLL_S)

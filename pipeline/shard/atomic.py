@@ -17,8 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pipeline.files.url_path import is_remote
-from pipeline.reading.storage import copy as copy_object
-from pipeline.reading.storage import download, list_files, upload
+from pipeline.reading.storage import list_files, upload
 from pipeline.reading.storage import move as move_object
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -97,24 +96,6 @@ def move(path: Path, target: Path) -> None:
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(path, target)
-
-
-def link_or_copy(path: Path, target: Path) -> None:
-    """Give a file's content to another name, wherever the two are: one disk has it once."""
-    if is_remote(path) and is_remote(target):
-        copy_object(str(path), str(target))
-        return
-    if not is_remote(path) and not is_remote(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # another disk, or one without links
-            os.link(path, target)
-            return
-    with atomic_path(target) as temporary:
-        if is_remote(path):
-            download(str(path), str(temporary))
-        else:
-            shutil.copyfile(path, temporary)
 
 
 def remove_tree(directory: Path) -> None:

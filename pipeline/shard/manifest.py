@@ -23,7 +23,8 @@ from pipeline.shard import schema
 from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.fields import from_fields
 from pipeline.shard.segment import Segment, SegmentSource, parse_segment
-from pipeline.shard.tables import FormatError, NotInSet, read_bytes, read_table
+from pipeline.shard.superseded import is_superseded, read_set_table
+from pipeline.shard.tables import FormatError, NotInSet, read_bytes
 
 __all__ = [
     "FormatError",
@@ -160,20 +161,21 @@ def load_manifest(directory: str | Path) -> Manifest:
         raise no_set(directory)
     data = read_bytes(path)
     stated = read_bytes(directory / "manifest.sha256").decode("ascii", "replace")
-    if stated not in (sha256_bytes(data), f"{sha256_bytes(data)}\n"):
+    agrees = stated in (sha256_bytes(data), f"{sha256_bytes(data)}\n")
+    if not agrees and not is_superseded(directory, data):
         raise FormatError(
             f"its SHA-256 is {sha256_bytes(data)}, manifest.sha256 says {stated.strip()!r}; "
             "one of the two is damaged",
             path=path,
         )
     document = _parse(data, path)
-    files = read_table(
-        directory / "files.parquet", schema.FILES, document["digests"]["files.parquet"]
+    files = read_set_table(
+        directory, "files.parquet", schema.FILES, document["digests"]["files.parquet"]
     )
     listed = dict(zip(files["path"].to_pylist(), files["sha256"].to_pylist(), strict=True))
     if "steps.parquet" not in listed:
         raise FormatError("does not list steps.parquet", path=directory / "files.parquet")
-    steps = read_table(directory / "steps.parquet", schema.STEPS, listed["steps.parquet"])
+    steps = read_set_table(directory, "steps.parquet", schema.STEPS, listed["steps.parquet"])
     try:
         manifest = _manifest(directory, document, steps)
         _check(manifest, steps, path)

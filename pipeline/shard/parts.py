@@ -21,7 +21,8 @@ from pipeline.shard.byte_files import FileBytes, open_bytes
 from pipeline.shard.digests import ByteRange, xxh3_128
 from pipeline.shard.pages import flat_values
 from pipeline.shard.row_groups import Column, Ragged, Row, RowGroup
-from pipeline.shard.tables import FormatError, check_columns, read_table
+from pipeline.shard.superseded import part_path, read_set_table
+from pipeline.shard.tables import FormatError, check_columns
 
 _OPEN_PARTS = 8
 
@@ -42,10 +43,10 @@ class PartFiles:
     def __init__(
         self, directory: Path, row_groups_sha256: str, *, dtype: str, kept_groups: int
     ) -> None:
-        table = read_table(
-            directory / "row_groups.parquet", schema.ROW_GROUPS, sha256=row_groups_sha256
-        )
+        name = "row_groups.parquet"
+        table = read_set_table(directory, name, schema.ROW_GROUPS, row_groups_sha256)
         self._directory = directory
+        self._row_groups_sha256 = row_groups_sha256
         self._dtype = dtype
         self._table = table
         self._starts = _path_starts(table)
@@ -74,7 +75,8 @@ class PartFiles:
         start, stop = self._starts[path]
         ranges, digests = _ranges(self._table.slice(start, stop - start))
         columns = schema.part_schema(path, self._dtype)
-        return _Part(self._directory / path, columns, ranges, digests)
+        place = part_path(self._directory, path, self._row_groups_sha256)
+        return _Part(place, columns, ranges, digests)
 
     def _open_group(self, path: str, group: int) -> RowGroup:
         return self._part(path).open_group(group)

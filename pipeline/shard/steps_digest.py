@@ -10,7 +10,8 @@ from pipeline.shard import schema
 from pipeline.shard.digests import content_sha256, sha256_bytes
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.micro_batch import MicroBatch
-from pipeline.shard.tables import FormatError, NotInSet, read_table
+from pipeline.shard.superseded import read_set_table
+from pipeline.shard.tables import FormatError, NotInSet
 
 
 def steps_digest(manifest: Manifest, stop_step: int, read: Callable[[int, int], MicroBatch]) -> str:
@@ -29,8 +30,9 @@ def steps_digest(manifest: Manifest, stop_step: int, read: Callable[[int, int], 
         raise NotInSet(
             f"step {stop_step} is not in 0..{manifest.num_steps} of {manifest.directory}"
         )
-    path = manifest.directory / "files.parquet"
-    files = read_table(path, schema.FILES, sha256=str(manifest.digests["files.parquet"]))
+    directory, digest = manifest.directory, str(manifest.digests["files.parquet"])
+    path = directory / "files.parquet"
+    files = read_set_table(directory, "files.parquet", schema.FILES, digest)
     columns = (files[name].to_pylist() for name in ("path", "content_sha256"))
     content = dict(zip(*columns, strict=True))
     parts = manifest.part_of(stop_step - 1) + 1 if stop_step else 0

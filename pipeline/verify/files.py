@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.files.contents import map_array, parquet_source
+from pipeline.publish import UNFINISHED, WORK, is_unfinished
 from pipeline.shard import schema
 from pipeline.shard.digests import (
     ByteRange,
@@ -20,7 +21,7 @@ from pipeline.shard.digests import (
     xxh3_128,
 )
 from pipeline.shard.manifest import Manifest
-from pipeline.shard.tables import FormatError, read_table
+from pipeline.shard.tables import FormatError, read_bytes, read_table
 from pipeline.verify.result import InOrder, Progress, VerifyError
 
 TABLES = ("steps.parquet", "tail.parquet")
@@ -72,7 +73,8 @@ def check_files(
         VerifyError: the first file that is missing, unlisted, damaged or another one.
     """
     root = manifest.directory
-    files = read_table(root / "files.parquet", schema.FILES)
+    digest = str(manifest.digests.get("files.parquet"))
+    files = read_table(root / "files.parquet", schema.FILES, digest)
     _check_listing(manifest, files.column("path").to_pylist())
     records = _records(manifest, files)
     own_bytes = sum((root / name).stat().st_size for name in _MANIFEST_FILES)
@@ -89,6 +91,22 @@ def check_files(
         row_groups=sum(max(0, len(record.ranges) - 1) for record in read),
         all_bytes=own_bytes + sum(record.bytes for record in records),
     )
+
+
+def check_published(manifest: Manifest) -> None:
+    """The manifest is the one that was published last, and nothing is published at this moment.
+
+    Raises:
+        VerifyError: it is not; readers have the set of before meanwhile.
+    """
+    root = manifest.directory
+    if is_unfinished(root):
+        raise VerifyError(UNFINISHED, path=root / WORK / "publish")
+    found = sha256_file(root / "manifest.json")
+    if read_bytes(root / "manifest.sha256").decode("ascii", "replace").strip() != found:
+        raise VerifyError(
+            f"does not hold {found}, which is manifest.json's", path=root / "manifest.sha256"
+        )
 
 
 def _is_of(record: _Record, parts: Collection[int]) -> bool:

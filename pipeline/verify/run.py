@@ -15,7 +15,7 @@ from pipeline.shard import schema
 from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.tables import FormatError, read_table
 from pipeline.verify.conservation import Conservation
-from pipeline.verify.files import as_verify_error, check_files
+from pipeline.verify.files import as_verify_error, check_files, check_published
 from pipeline.verify.parts import SetPart, check_part, records_of, take_records, without_steps
 from pipeline.verify.plan_rows import TailPieces, first_bad_piece
 from pipeline.verify.ran import TAIL, Ran
@@ -64,7 +64,9 @@ def opened(directory: str | Path, scratch: Path | None) -> Iterator[tuple[Manife
         with tempfile.TemporaryDirectory(
             prefix="steelyard-verify-", dir=scratch, ignore_cleanup_errors=True
         ) as temporary:
-            yield load_manifest(directory), Path(temporary)
+            manifest = load_manifest(directory)
+            check_published(manifest)
+            yield manifest, Path(temporary)
     except VerifyError:
         raise
     except FormatError as error:

@@ -6,8 +6,10 @@ import io
 import json
 import os
 import pickle
+import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from jobs import extend as extend_module
 from jobs.chaos import bombs, damage, environment, flips, fuzz, kills, result, workers
+from jobs.chaos.chains import undisturbed_extension, undisturbed_fork
 from jobs.chaos.result import Case
-from jobs.chaos.runs import lost_units, receipts
+from jobs.chaos.runs import in_place, lost_units, receipts
 from jobs.chaos.small_set import SmallSet, WrongToken, meet
+from jobs.chaos.undisturbed import undisturbed_build
+from jobs.chaos.witness import Witness, content_of
 from jobs.cli import exit_status
 from jobs.executor import ClusterError, LocalExecutor, open_executor
-from pipeline.config import JobSettings
+from jobs.extend import extend
+from pipeline.config import JobSettings, RunConfig
 from pipeline.reading.listing import SourceError
 from pipeline.shard.tables import FormatError
-from tests.jobs.small_run import DyingExecutor, build_with, digests
+from tests.jobs.small_run import QUIET, DyingExecutor, build_with, digests
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +127,51 @@ def test_units_without_a_receipt_or_a_note_are_counted_as_lost(
     assert digests(tmp_path) == digests(small.root)
 
 
+def test_parts_that_wait_to_join_a_set_are_counted_under_the_names_they_will_have(
+    before: Path, chain: Path, second: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = shutil.copytree(before, tmp_path / "set")
+    given = in_place(out).keys()
+    executor = DyingExecutor(9)  # in the middle of assembling shards
+    with monkeypatch.context() as patch:
+        patch.setattr(extend_module, "open_executor", lambda _: nullcontext(executor))
+        with pytest.raises(KeyboardInterrupt):
+            extend(second, out, QUIET)
+    shards = {path: mark for path, mark in in_place(out).items() if path.parent.name == "shards"}
+    new = shards.keys() - given
+    assert {unit for _, unit in receipts(out) if unit.startswith("shard/")} == {
+        f"shard/{int(path.stem)}" for path in new
+    }
+    assert new
+    assert not any(path.exists() for path in new)
+    extend(second, out, QUIET)
+    assert shards.items() <= in_place(out).items()  # moved, not made again
+    assert digests(out) == digests(chain)
+
+
+def test_a_reader_that_gave_neither_set_would_be_noticed(before: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(before, tmp_path / "set")
+    was = content_of(out)
+    assert content_of(tmp_path) is None
+    assert Witness(out, {was}).fault() == ""
+    assert Witness(tmp_path, {was, None}).fault() == ""
+    assert Witness(out, {None}).fault() == "a reader gave neither what was there nor what comes"
+    witness = Witness(out, {was})
+    (out / "steps.parquet").write_bytes(b"")
+    assert witness.fault().startswith(f"a reader met: {out}/steps.parquet")
+
+
+def test_forks_that_are_killed_end_the_same(chain: Path, tmp_path: Path) -> None:
+    whole = undisturbed_fork(tmp_path, chain)
+    assert unheld(kills.kill_drivers(whole, 1, seed=0)) == []
+
+
+@pytest.mark.slow
+def test_extensions_that_are_killed_end_the_same(tmp_path: Path) -> None:
+    whole = undisturbed_extension(tmp_path, documents=100, executor="local")
+    assert unheld(kills.kill_drivers(whole, 3, seed=0)) == []
+
+
 def test_a_file_changed_and_changed_back_between_two_runs_leaves_no_trace(
     small: SmallSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +233,7 @@ def test_a_worker_that_always_dies_is_one_clear_line() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_killed_drivers_and_workers_leave_the_same_set(tmp_path: Path) -> None:
-    whole = kills.Undisturbed(tmp_path, documents=200)
+    whole = undisturbed_build(tmp_path, documents=200)
     assert unheld(kills.kill_drivers(whole, 2, seed=0)) == []
     assert unheld(workers.kill_workers(whole, 2, seed=0)) == []
 
