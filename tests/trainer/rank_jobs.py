@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from trainer import checkpoint
+from trainer.batches import Batch
 from trainer.communication import open_mesh
 from trainer.cross_entropy import cross_entropy_sum
 from trainer.prepare import prepare
@@ -26,6 +27,8 @@ from trainer.settings import parse_settings
 from trainer.train import Run, open_run
 
 Arrays = dict[str, np.ndarray]
+Taken = list[tuple[int, int, list[int]]]
+"""Micro-batches that a rank computed, in its order: step, slot, token ids."""
 
 
 def open_settings(tables: Mapping[str, Any], shards: str, world_size: int) -> Run:
@@ -71,6 +74,57 @@ def train_on(
     notes: list[str] = []
     open_settings(tables, shards, world_size).steps(records.append, notes.append)
     return records, notes
+
+
+class Stopped(Exception):
+    """A run that ends where it saved."""
+
+
+def train_and_list(
+    rank: int,
+    tables: Mapping[str, Any],
+    shards: str,
+    world_size: int,
+    stops: bool = False,
+    steps_off: int = 0,
+) -> tuple[list[dict[str, Any]], Taken]:
+    """As `train_on`: records, and the micro-batches it took.
+
+    It may end at its first checkpoint, or go on so many steps late.
+    """
+    records: list[dict[str, Any]] = []
+    taken: Taken = []
+    whole_step = Run.step
+
+    def listed(run: Run, step: int, coming: Iterator[Batch]) -> dict[str, Any]:
+        def listing() -> Iterator[Batch]:
+            for batch in coming:
+                taken.append((step, batch.slot, batch.tokens[: batch.num_tokens].tolist()))
+                yield batch
+
+        return whole_step(run, step, listing())
+
+    def note(text: str) -> None:
+        if stops and text.endswith(": saved"):
+            raise Stopped
+
+    run = open_settings(tables, shards, world_size)
+    if run.resume and steps_off:
+        resume = replace(run.resume, next_step=run.resume.next_step + steps_off)
+        run = replace(run, resume=resume)
+    with contextlib.suppress(Stopped), mock.patch.object(Run, "step", listed):
+        run.steps(records.append, note)
+    return records, taken
+
+
+def stopped_and_whole(
+    rank: int, stopped: Mapping[str, Any], whole: Mapping[str, Any], shards: str, world_size: int
+) -> list[tuple[list[dict[str, Any]], Taken]]:
+    """A run to its first checkpoint, then one without a break; the same ranks, to save time."""
+    return [
+        train_and_list(rank, stopped, shards, world_size, stops=True),
+        train_and_list(rank, whole, shards, world_size),
+    ]
 
 
 def train_beside_another(rank: int, tables: Mapping[str, Any], shards: str) -> None:

@@ -47,10 +47,12 @@ def write_model(directory: Path, **changes: Any) -> Path:
     return path
 
 
-def build_set(directory: Path, seed: int = 0) -> Path:
-    """Pieces of 2 to 96 tokens, four micro-batches a step, a plan for cp 2."""
+def build_set(directory: Path, seed: int = 0, num_micro_batches: int = NUM_MICRO_BATCHES) -> Path:
+    """Pieces of 2 to 96 tokens, some six steps, a plan for cp 2."""
     directory.mkdir(parents=True, exist_ok=True)
-    lines = write_jsonl(directory / "lines.jsonl", some_texts(60, seed=4, longest=160))
+    lines = write_jsonl(
+        directory / "lines.jsonl", some_texts(15 * num_micro_batches, seed=4, longest=160)
+    )
     config = parse_config(
         {
             "tokenizer": {"path": str(tiny_tokenizer()), "eos_token": EOS},
@@ -58,7 +60,7 @@ def build_set(directory: Path, seed: int = 0) -> Path:
             "mixture": {"seed": seed},
             "packing": {
                 "policy": "reorder",
-                "num_micro_batches": NUM_MICRO_BATCHES,
+                "num_micro_batches": num_micro_batches,
                 "context_length": 96,
                 "max_tokens": 192,  # room for the pads of padded_head_tail
             },
