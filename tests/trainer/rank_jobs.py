@@ -21,6 +21,7 @@ from trainer import checkpoint
 from trainer.batches import Batch
 from trainer.communication import open_mesh
 from trainer.cross_entropy import cross_entropy_sum
+from trainer.errors import TrainerError
 from trainer.prepare import prepare
 from trainer.schedule import Wire, one_forward_one_backward
 from trainer.settings import parse_settings
@@ -140,6 +141,33 @@ def load_without_a_peer(rank: int, tables: Mapping[str, Any], shards: str) -> No
     gone = RuntimeError("Connection closed by peer")
     with mock.patch.object(checkpoint, "load_state", side_effect=gone):
         checkpoint.load(run.resume.checkpoint, run.stage, run.optimizer)
+
+
+def load_flipped(
+    rank: int, tables: Mapping[str, Any], shards: str, world_size: int, flips: list[tuple[str, int]]
+) -> list[str]:
+    """Go on from a checkpoint with one bit flipped, (file, bit) each in turn: what was said."""
+    said = []
+    for name, bit in flips:
+        path = Path(name)
+        whole = path.read_bytes()
+        torch.distributed.barrier()
+        if rank == 0:
+            data = bytearray(whole)
+            data[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(data)
+        torch.distributed.barrier()
+        try:
+            run = open_settings(tables, shards, world_size)
+            assert run.resume is not None
+            checkpoint.load(run.resume.checkpoint, run.stage, run.optimizer)
+            said.append("")
+        except TrainerError as error:
+            said.append(str(error))
+        torch.distributed.barrier()
+        if rank == 0:
+            path.write_bytes(whole)
+    return said
 
 
 def resumed_groups(rank: int, tables: Mapping[str, Any], shards: str) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from pipeline.shard.reader import open_shards
 from tests.corpora import EOS, some_texts, tiny_tokenizer, write_jsonl
 from tests.jobs.small_run import QUIET
 from tests.reference_llama import Sizes, piece_loss
+from trainer import checkpoint_digests
 from trainer.weights import initial_weight
 
 SIZES = Sizes(hidden=16, heads=4, kv_heads=2, intermediate=24, layers=4, vocabulary=320)
@@ -113,6 +114,13 @@ def settings(model: Path, **tables: dict[str, Any]) -> dict[str, Any]:
     for name, table in tables.items():
         whole[name] = {**whole.get(name, {}), **table}
     return whole
+
+
+def sign(checkpoint: Path) -> None:
+    """Give a checkpoint's files, as they are, digests anew."""
+    files = [path for path in checkpoint.iterdir() if path.name != checkpoint_digests.FILE]
+    digests = {path.name: checkpoint_digests.digest_of(path) for path in files}
+    checkpoint_digests.write_digests(checkpoint, digests)
 
 
 def first_weights() -> dict[str, torch.Tensor]:
