@@ -92,6 +92,35 @@ def load(path: Path, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
         group.update(settings)
 
 
+def check_all_go_on_at(step: int, directory: str) -> None:
+    """That ranks, each of which looked for itself, found the same checkpoint; a collective call.
+
+    Raises:
+        TrainerError: some found another; on every rank.
+    """
+    found = [step] * dist.get_world_size()
+    dist.all_gather_object(found, step)
+    for rank, other in enumerate(found):
+        if other != found[0]:
+            raise TrainerError(
+                f"{directory}: rank 0 would go on at step {found[0]}, rank {rank} at step {other}; "
+                "give a checkpoint.directory that all machines share, and run again"
+            )
+
+
+def remove_unfinished(root: Path) -> list[Path]:
+    """Remove what runs left that were killed while they saved; for who holds the directory alone.
+
+    Raises:
+        TrainerError: one cannot be removed.
+    """
+    left = sorted(path for path in root.glob("step-*.partial") if path.is_dir())
+    for path in left:
+        with _told(f"{path}: cannot be removed", "remove it, or name another checkpoint.directory"):
+            shutil.rmtree(path)
+    return left
+
+
 def _gather_digests(scratch: Path) -> dict[str, FileDigest]:
     """Of the files that ranks wrote, on rank 0; each reads its own, still in memory."""
     mine = {file.name: digest_of(file) for file in scratch.glob(f"__{dist.get_rank()}_*")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,11 +18,12 @@ import torch.distributed.checkpoint.state_dict
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from trainer import checkpoint
+from trainer import checkpoint, run_lock
 from trainer.batches import Batch
 from trainer.communication import open_mesh
 from trainer.cross_entropy import cross_entropy_sum
 from trainer.errors import TrainerError
+from trainer.lineage import Resume
 from trainer.prepare import prepare
 from trainer.schedule import Wire, one_forward_one_backward
 from trainer.settings import parse_settings
@@ -33,7 +35,7 @@ Taken = list[tuple[int, int, list[int]]]
 
 
 def open_settings(tables: Mapping[str, Any], shards: str, world_size: int) -> Run:
-    environment = {"WORLD_SIZE": str(world_size)}
+    environment = {"WORLD_SIZE": str(world_size), "RANK": str(torch.distributed.get_rank())}
     return open_run(prepare(parse_settings(tables), Path(shards), environment))
 
 
@@ -129,9 +131,26 @@ def stopped_and_whole(
 
 
 def train_beside_another(rank: int, tables: Mapping[str, Any], shards: str) -> None:
-    """Two runs that both found no checkpoint, one after the other."""
-    for run in [open_settings(tables, shards, 1) for _ in range(2)]:
+    """Two runs that both found no checkpoint, one after the other, where nothing can be locked."""
+    notes: list[str] = []
+    no_locks = OSError(errno.ENOLCK, "No locks available")
+    with mock.patch.object(run_lock.fcntl, "flock", side_effect=no_locks):
+        runs = [open_settings(tables, shards, 1) for _ in range(2)]
+    for run in runs:
+        run.steps(lambda record: None, notes.append)
+        assert "cannot be locked (No locks available): give it to one run at a time" in notes[0]
+
+
+def go_on_apart(rank: int, tables: Mapping[str, Any], shards: str, world_size: int) -> str:
+    """As if the last rank's machine had another directory; what the rank was told."""
+    run = open_settings(tables, shards, world_size)
+    if rank == world_size - 1:
+        run = replace(run, resume=Resume(checkpoint=Path(shards), next_step=1, changes=()))
+    try:
         run.steps(lambda record: None, lambda note: None)
+    except TrainerError as error:
+        return str(error)
+    return ""
 
 
 def load_without_a_peer(rank: int, tables: Mapping[str, Any], shards: str) -> None:
@@ -141,6 +160,17 @@ def load_without_a_peer(rank: int, tables: Mapping[str, Any], shards: str) -> No
     gone = RuntimeError("Connection closed by peer")
     with mock.patch.object(checkpoint, "load_state", side_effect=gone):
         checkpoint.load(run.resume.checkpoint, run.stage, run.optimizer)
+
+
+def _refusal(tables: Mapping[str, Any], shards: str, world_size: int) -> str:
+    """Why a run does not go on, "" if it does; the run, and its lock, end with this."""
+    try:
+        run = open_settings(tables, shards, world_size)
+        assert run.resume is not None
+        checkpoint.load(run.resume.checkpoint, run.stage, run.optimizer)
+    except TrainerError as error:
+        return str(error)
+    return ""
 
 
 def load_flipped(
@@ -157,13 +187,7 @@ def load_flipped(
             data[bit // 8] ^= 1 << bit % 8
             path.write_bytes(data)
         torch.distributed.barrier()
-        try:
-            run = open_settings(tables, shards, world_size)
-            assert run.resume is not None
-            checkpoint.load(run.resume.checkpoint, run.stage, run.optimizer)
-            said.append("")
-        except TrainerError as error:
-            said.append(str(error))
+        said.append(_refusal(tables, shards, world_size))
         torch.distributed.barrier()
         if rank == 0:
             path.write_bytes(whole)
