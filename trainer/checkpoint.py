@@ -1,7 +1,8 @@
 """The state of a run: model, optimiser, and beside them its lineage, with the step that comes next.
 
 Every rank writes its shards and names are the whole model's, so any mesh can read what another one
-wrote. Where a run stands in the data is the step alone, whatever dp is.
+wrote. Where a run stands in the data is the step alone, whatever dp is. Files have digests, and are
+read as they were written or not at all.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
+from trainer import checkpoint_digests
+from trainer.checkpoint_digests import FileDigest, digest_of
 from trainer.errors import TrainerError
 from trainer.lineage import Lineage
 from trainer.model import Stage
@@ -48,9 +51,12 @@ def save(root: Path, stage: Stage, optimizer: torch.optim.Optimizer, lineage: Li
             shutil.rmtree(scratch)  # of a run that was killed, perhaps on more ranks
         dist.barrier()
         save_state(_state(stage, optimizer), checkpoint_id=scratch)
-        dist.barrier()
+        digests = _gather_digests(scratch)
         if dist.get_rank() == 0:
             lineage.write(scratch)
+            others = [file for file in scratch.iterdir() if file.name not in digests]
+            digests |= {file.name: digest_of(file) for file in others}
+            checkpoint_digests.write_digests(scratch, digests)
             if path.exists():  # a run goes on from the newest, so this one was not there
                 raise TrainerError(
                     f"{path}: is there already: another run writes to this directory; name another "
@@ -66,9 +72,12 @@ def load(path: Path, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
 
     The optimiser's moments come from it, its settings stay what they are.
 
+    Where it has digests, each file is read through once more before, by one rank.
+
     Raises:
-        TrainerError: it cannot be read; on every rank.
+        TrainerError: it is damaged or cannot be read; on every rank.
     """
+    _check_digests(path)
     state = _state(stage, optimizer)
     chosen = [
         {name: value for name, value in group.items() if name != "params"}
@@ -81,6 +90,59 @@ def load(path: Path, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
     set_optimizer_state_dict(stage, optimizer, state["optimizer"], options=_OPTIONS)
     for group, settings in zip(optimizer.param_groups, chosen, strict=True):
         group.update(settings)
+
+
+def check_all_go_on_at(step: int, directory: str) -> None:
+    """That ranks, each of which looked for itself, found the same checkpoint; a collective call.
+
+    Raises:
+        TrainerError: some found another; on every rank.
+    """
+    found = [step] * dist.get_world_size()
+    dist.all_gather_object(found, step)
+    for rank, other in enumerate(found):
+        if other != found[0]:
+            raise TrainerError(
+                f"{directory}: rank 0 would go on at step {found[0]}, rank {rank} at step {other}; "
+                "give a checkpoint.directory that all machines share, and run again"
+            )
+
+
+def remove_unfinished(root: Path) -> list[Path]:
+    """Remove what runs left that were killed while they saved; for who holds the directory alone.
+
+    Raises:
+        TrainerError: one cannot be removed.
+    """
+    left = sorted(path for path in root.glob("step-*.partial") if path.is_dir())
+    for path in left:
+        with _told(f"{path}: cannot be removed", "remove it, or name another checkpoint.directory"):
+            shutil.rmtree(path)
+    return left
+
+
+def _gather_digests(scratch: Path) -> dict[str, FileDigest]:
+    """Of the files that ranks wrote, on rank 0; each reads its own, still in memory."""
+    mine = {file.name: digest_of(file) for file in scratch.glob(f"__{dist.get_rank()}_*")}
+    gathered: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(mine, gathered)
+    return {name: digest for files in gathered or () for name, digest in files.items()}
+
+
+def _check_digests(path: Path) -> None:
+    """Each rank reads every so many-th file, so that none is read twice and all find the same.
+
+    Raises:
+        TrainerError: a file is not as recorded.
+    """
+    if not (path / checkpoint_digests.FILE).exists():
+        return  # of an older version; `resume_from` knows which has to have them
+    listed = checkpoint_digests.read_digests(path)
+    mine = sorted(listed)[dist.get_rank() :: dist.get_world_size()]
+    found: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, checkpoint_digests.check_files(path, listed, mine))
+    for wrong in filter(None, found):
+        raise TrainerError(wrong)
 
 
 @contextmanager

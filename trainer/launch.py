@@ -1,24 +1,25 @@
 """One process of a run: opens the process group, trains, prints, and ends.
 
 Rank 0 writes a line of JSON a step to stdout and everything else to stderr. A mistake is one line,
-however many ranks find it, and exit status 2; an interrupt is one line and 130.
+however many ranks find it, and exit status 2; so is the loss of a rank. An interrupt is one line
+and 130.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import signal
 import sys
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.errors import TrainerError, require_torch
+from trainer.last_words import LastWords, is_one_of_several
+from trainer.lost_ranks import this_process
+from trainer.termination import on_termination
 
 if TYPE_CHECKING:
     import torch
@@ -27,74 +28,70 @@ if TYPE_CHECKING:
     from trainer.prepare import Prepared
 
 _TIMEOUT = timedelta(minutes=10)
-_LET_ANOTHER_SPEAK_S = 10
-"""torchrun ends all ranks when the first one ends."""
-_SPOKEN = "steelyard/mistakes"
 
 
 def launch(shards: Path, config: Path, overrides: Sequence[str] = ()) -> int:
     """Train as the rank that torchrun's environment names, or alone without it.
 
     Returns:
-        0, 2 after a mistake of the user's, 130 after an interrupt; among several processes it does
-        not return.
+        0, 2 after a mistake of the user's, 130 after an interrupt. Among several processes it does
+        not return; there it is 2 for ranks that find another one lost, or 143 where torchrun, which
+        finds it too, is faster.
     """
     from pipeline.shard.tables import FormatError, NotInSet
     from pipeline.shard.token_store import StoreError
 
     rank = int(os.environ.get("RANK", "0"))
-    store: Store | None = None
+    words = LastWords(rank=rank)
     try:
         require_torch()
         from trainer.prepare import prepare
         from trainer.settings import load_settings
 
         prepared = prepare(load_settings(config, overrides), shards, os.environ)
-        store = _open_group(prepared.device)
+        words.store = _open_group(prepared.device)
+        if is_one_of_several():
+            _introduce(words, words.store, prepared.settings.checkpoint.directory)
         _train(prepared, rank)
         status = 0
     except (TrainerError, FormatError, NotInSet, StoreError) as error:
-        _say_once(error, rank, store)
+        words.of_a_mistake(error)
         status = 2
-    except RuntimeError:
-        if store is None or not store.check([_SPOKEN]):
+    except RuntimeError as error:
+        if not words.of_a_failure(error):
             raise
-        _let_another_speak()  # it failed because a rank with a mistake has left
         status = 2
     except KeyboardInterrupt:
-        _say_interrupted(rank, store)
+        words.of_an_interrupt()
         status = 130
+    except BaseException:
+        words.leave_it_to_a_traceback()
+        raise
     return _end(status)
 
 
-def _say_once(error: Exception, rank: int, store: Store | None) -> None:
-    """Write down a mistake, or leave it to the rank that was faster.
+def _introduce(words: LastWords, store: Store, checkpoints: str) -> None:
+    """Tell ranks of one another's processes, so that each knows who is lost; a collective call."""
+    import torch.distributed as dist
 
-    Before ranks talk, so without a store, all of them find the same, and rank 0 has the word; one
-    that is still here afterwards was alone with it.
-    """
-    if store is None and rank:
-        _let_another_speak()
-    if store is None or store.add(_SPOKEN, 1) == 1:
-        sys.stderr.write(f"steelyard: {error}\n")
-    else:
-        _let_another_speak()
-
-
-def _let_another_speak() -> None:
-    with contextlib.suppress(KeyboardInterrupt):
-        time.sleep(_LET_ANOTHER_SPEAK_S)
+    processes = [this_process()] * dist.get_world_size()
+    dist.all_gather_object(processes, this_process())
+    words.store = store.clone()  # pyright: ignore[reportAttributeAccessIssue]
+    # (a connection of its own, since torch holds the other while it waits there)
+    words.what_next = lambda: _what_next(checkpoints)
+    words.processes = processes
+    on_termination(words.of_termination)
 
 
-def _say_interrupted(rank: int, store: Store | None) -> None:
-    """Rank 0 has the word; ranks that fail since this one has left say nothing."""
-    if _is_one_of_several():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal, and from torchrun again
-    with contextlib.suppress(RuntimeError):  # torchrun's store may be gone
-        if store is not None:
-            store.add(_SPOKEN, 1)
-    if rank == 0:
-        sys.stderr.write("steelyard: interrupted\n")
+def _what_next(checkpoints: str) -> str:
+    """What the same command will do when it is run again."""
+    from trainer.lineage import newest
+
+    again = "run the same command again"
+    if not checkpoints:
+        return f"{again}; it begins anew, with checkpoint.directory set it can go on"
+    path = newest(Path(checkpoints))
+    return f"{again}, it goes on from {path}" if path else f"{again}; no checkpoint is there yet"
 
 
 def _open_group(device: torch.device) -> Store:
@@ -161,10 +158,6 @@ def _end(status: int) -> int:
     """Leave at once among several processes: taking groups down can abort a finished run."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if _is_one_of_several():
+    if is_one_of_several():
         os._exit(status)
     return status
-
-
-def _is_one_of_several() -> bool:
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1

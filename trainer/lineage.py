@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from pipeline.shard.rank_reader import Reader
+from trainer import checkpoint_digests
 from trainer.errors import TrainerError
 from trainer.model_config import ModelConfig
 from trainer.settings import Settings
 
-_FILE = "run.json"
+FILE = "run.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +36,12 @@ class Lineage:
     """What the model computes."""
     settings: dict[str, Any]
     """What shaped the run so far, by the settings' names."""
+    digests: str = ""
+    """The file with the digests of all files, "" in a checkpoint of a version that wrote none."""
 
     def write(self, checkpoint: Path) -> None:
         text = json.dumps(asdict(self), indent=1)
-        (checkpoint / _FILE).write_text(text + "\n", encoding="utf-8")
+        (checkpoint / FILE).write_text(text + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class Resume:
     checkpoint: Path
     next_step: int
     changes: tuple[str, ...]
-    """Settings that differ from those so far, a line each."""
+    """Settings that differ from those so far, and what could not be checked, a line each."""
 
 
 def lineage_of(
@@ -76,6 +79,7 @@ def lineage_of(
         steps_sha256=reader.steps_digest(next_step),
         model=layer | model,
         settings=optimizer | run,
+        digests=checkpoint_digests.FILE,
     )
 
 
@@ -97,7 +101,8 @@ def resume_from(
     """Check a run against a checkpoint from which it is to go on.
 
     Raises:
-        TrainerError: it is of other steps or of another model, or says neither.
+        TrainerError: it is of other steps or of another model, or says neither; or its `run.json`
+            or its digests are damaged.
         FormatError: the set's table of files is damaged.
     """
     had = _read(checkpoint)
@@ -133,17 +138,24 @@ def resume_from(
         for name, value in now.settings.items()
         if had.settings.get(name) != value
     )
+    if not had.digests:
+        unchecked = "has no digests, an older steelyard wrote it: damage in it goes unnoticed"
+        changes = (f"{checkpoint}: {unchecked}", *changes)
     return Resume(checkpoint=checkpoint, next_step=had.next_step, changes=changes)
 
 
 def _read(checkpoint: Path) -> Lineage:
     try:
-        found = Lineage(**json.loads((checkpoint / _FILE).read_bytes()))
+        found = Lineage(**json.loads((checkpoint / FILE).read_bytes()))
         if found.next_step < 0 or not (found.model and found.settings):
             raise ValueError
     except (OSError, TypeError, ValueError) as error:
         raise TrainerError(
-            f"{checkpoint}: its {_FILE} is missing or damaged, so it is not known what it was "
+            f"{checkpoint}: its {FILE} is missing or damaged, so it is not known what it was "
             "trained on: remove it, or name another checkpoint.directory"
         ) from error
+    if found.digests:
+        listed = checkpoint_digests.read_digests(checkpoint)
+        if wrong := checkpoint_digests.check_files(checkpoint, listed, [FILE]):
+            raise TrainerError(wrong)
     return found

@@ -16,6 +16,7 @@ from trainer.attention_kernels import VarlenAttention
 from trainer.errors import TrainerError
 from trainer.lineage import Resume, newest, resume_from
 from trainer.model_config import ModelConfig, read_model_config
+from trainer.run_lock import RunLock, hold
 from trainer.settings import Settings
 from trainer.timing import open_device
 
@@ -33,6 +34,8 @@ class Prepared:
     num_steps: int
     resume: Resume | None
     """None where no checkpoint is there yet."""
+    lock: RunLock | None
+    """On rank 0, where checkpoints are written."""
 
 
 def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) -> Prepared:
@@ -41,11 +44,13 @@ def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) ->
     Args:
         settings: of the run.
         shards: the set's directory.
-        environment: `WORLD_SIZE` and `LOCAL_RANK`, as torchrun sets them; without them one process.
+        environment: `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, as torchrun sets them; without them one
+            process.
 
     Raises:
         TrainerError: settings that do not fit the model, the set or the processes, a checkpoint
-            that is of another set or model, or a place where none can be written.
+            that is of another set or model, or a place where none can be written or, told to
+            rank 0 alone, another run writes them.
         NotInSet: the set has no plan for this cp_size, or dp_size does not divide its steps.
         FormatError: the set is missing or damaged.
     """
@@ -70,9 +75,10 @@ def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) ->
     if precision == "auto":
         precision = "bfloat16" if device.type == "cuda" else "float32"
     dtype = getattr(torch, precision)
-    resume, root = None, settings.checkpoint.directory
+    resume, lock, root = None, None, settings.checkpoint.directory
     if root:
         _check_writable(Path(root))
+        lock = hold(Path(root)) if environment.get("RANK", "0") == "0" else None
     if root and (path := newest(Path(root))):
         resume = resume_from(path, reader, config, settings, num_steps=num_steps, precision=dtype)
     return Prepared(
@@ -86,6 +92,7 @@ def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) ->
         ),
         num_steps=num_steps,
         resume=resume,
+        lock=lock,
     )
 
 

@@ -22,6 +22,7 @@ from trainer.model import Stage
 from trainer.model_config import ModelConfig
 from trainer.optimization import clip, learning_rate, local_gradients, sum_of_squares
 from trainer.prepare import Prepared
+from trainer.run_lock import RunLock
 from trainer.schedule import Wire, one_forward_one_backward
 from trainer.settings import Settings
 from trainer.times import compare, gather_times, rows_of
@@ -42,6 +43,7 @@ class Run:
     precision: torch.dtype
     num_steps: int
     resume: Resume | None
+    lock: RunLock | None
 
     def step(self, step: int, coming: Iterator[Batch]) -> Record:
         """One step of the set: the next micro-batches, one update of the parameters."""
@@ -111,24 +113,39 @@ class Run:
         """Every step from where the newest checkpoint left off; `report` gets each one's figures.
 
         Raises:
-            TrainerError: a checkpoint cannot be read or written.
+            TrainerError: a checkpoint cannot be read or written, or ranks found different ones.
             FormatError: damaged bytes in the set.
         """
-        settings, first = self.settings.checkpoint, 0
+        settings = self.settings.checkpoint
         root = Path(settings.directory) if settings.directory else None
-        if self.resume:
-            first = self.resume.next_step
-            checkpoint.load(self.resume.checkpoint, self.stage, self.optimizer)
-            left = f"goes on at step {first}" if first < self.num_steps else "all are done"
-            note(f"{self.resume.checkpoint}: {left} of {self.num_steps}")
-            for change in self.resume.changes:
-                note(change)
+        first = self.begin(note)
+        if self.lock and self.lock.warning:
+            note(self.lock.warning)
+        elif self.lock and root:
+            for left in checkpoint.remove_unfinished(root):
+                note(f"{left}: a run ended while it wrote this; removed")
         with closing(self.source.batches(first, self.num_steps)) as coming:
             for step in range(first, self.num_steps):
                 report(self.step(step, coming))
                 due = settings.every_steps and (step + 1) % settings.every_steps == 0
                 if root and (due or step + 1 == self.num_steps):
                     note(f"{self.save(root, step + 1)}: saved")
+
+    def begin(self, note: Callable[[str], None]) -> int:
+        """Load the newest checkpoint, if there is one; the first step to run. A collective call.
+
+        Raises:
+            TrainerError: it cannot be read, or ranks found different ones.
+        """
+        first = self.resume.next_step if self.resume else 0
+        checkpoint.check_all_go_on_at(first, self.settings.checkpoint.directory)
+        if self.resume:
+            checkpoint.load(self.resume.checkpoint, self.stage, self.optimizer)
+            left = f"goes on at step {first}" if first < self.num_steps else "all are done"
+            note(f"{self.resume.checkpoint}: {left} of {self.num_steps}")
+            for change in self.resume.changes:
+                note(change)
+        return first
 
     def save(self, root: Path, next_step: int) -> Path:
         """Write a checkpoint; a collective call.
@@ -183,4 +200,5 @@ def open_run(prepared: Prepared) -> Run:
         precision=precision,
         num_steps=prepared.num_steps,
         resume=prepared.resume,
+        lock=prepared.lock,
     )

@@ -55,6 +55,15 @@ def xxh3_128(data: Buffer) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
+def xxh3_128_file(path: str | Path) -> str:
+    """XXH3-128 of a file, read in blocks, as `xxh3_128` of its bytes."""
+    digest = xxhash.xxh3_128()
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def row_group_ranges(path: str | Path) -> list[ByteRange]:
     """Where a Parquet file's row groups lie, ascending, and last its footer.
 

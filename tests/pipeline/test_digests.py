@@ -18,6 +18,7 @@ from pipeline.shard.digests import (
     sha256_bytes,
     sha256_file,
     xxh3_128,
+    xxh3_128_file,
 )
 from tests.fixture_files import byte_ranges, content_digest
 
@@ -128,5 +129,5 @@ def test_file_and_byte_digests_are_the_standard_ones(tmp_path: Path):
     path = tmp_path / "file"
     path.write_bytes(data)
     assert sha256_file(path) == sha256_bytes(data) == hashlib.sha256(data).hexdigest()
-    assert xxh3_128(data) == xxhash.xxh3_128(data).hexdigest()
+    assert xxh3_128_file(path) == xxh3_128(data) == xxhash.xxh3_128(data).hexdigest()
     assert xxh3_128(b"") == "99aa06d3014798d86001c324468d497f"  # the algorithm's published value

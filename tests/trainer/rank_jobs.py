@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,24 @@ import torch.distributed.checkpoint.state_dict
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from trainer import checkpoint
+from trainer import checkpoint, run_lock
+from trainer.batches import Batch
 from trainer.communication import open_mesh
 from trainer.cross_entropy import cross_entropy_sum
+from trainer.errors import TrainerError
+from trainer.lineage import Resume
 from trainer.prepare import prepare
 from trainer.schedule import Wire, one_forward_one_backward
 from trainer.settings import parse_settings
 from trainer.train import Run, open_run
 
 Arrays = dict[str, np.ndarray]
+Taken = list[tuple[int, int, list[int]]]
+"""Micro-batches that a rank computed, in its order: step, slot, token ids."""
 
 
 def open_settings(tables: Mapping[str, Any], shards: str, world_size: int) -> Run:
-    environment = {"WORLD_SIZE": str(world_size)}
+    environment = {"WORLD_SIZE": str(world_size), "RANK": str(torch.distributed.get_rank())}
     return open_run(prepare(parse_settings(tables), Path(shards), environment))
 
 
@@ -73,10 +79,78 @@ def train_on(
     return records, notes
 
 
+class Stopped(Exception):
+    """A run that ends where it saved."""
+
+
+def train_and_list(
+    rank: int,
+    tables: Mapping[str, Any],
+    shards: str,
+    world_size: int,
+    stops: bool = False,
+    steps_off: int = 0,
+) -> tuple[list[dict[str, Any]], Taken]:
+    """As `train_on`: records, and the micro-batches it took.
+
+    It may end at its first checkpoint, or go on so many steps late.
+    """
+    records: list[dict[str, Any]] = []
+    taken: Taken = []
+    whole_step = Run.step
+
+    def listed(run: Run, step: int, coming: Iterator[Batch]) -> dict[str, Any]:
+        def listing() -> Iterator[Batch]:
+            for batch in coming:
+                taken.append((step, batch.slot, batch.tokens[: batch.num_tokens].tolist()))
+                yield batch
+
+        return whole_step(run, step, listing())
+
+    def note(text: str) -> None:
+        if stops and text.endswith(": saved"):
+            raise Stopped
+
+    run = open_settings(tables, shards, world_size)
+    if run.resume and steps_off:
+        resume = replace(run.resume, next_step=run.resume.next_step + steps_off)
+        run = replace(run, resume=resume)
+    with contextlib.suppress(Stopped), mock.patch.object(Run, "step", listed):
+        run.steps(records.append, note)
+    return records, taken
+
+
+def stopped_and_whole(
+    rank: int, stopped: Mapping[str, Any], whole: Mapping[str, Any], shards: str, world_size: int
+) -> list[tuple[list[dict[str, Any]], Taken]]:
+    """A run to its first checkpoint, then one without a break; the same ranks, to save time."""
+    return [
+        train_and_list(rank, stopped, shards, world_size, stops=True),
+        train_and_list(rank, whole, shards, world_size),
+    ]
+
+
 def train_beside_another(rank: int, tables: Mapping[str, Any], shards: str) -> None:
-    """Two runs that both found no checkpoint, one after the other."""
-    for run in [open_settings(tables, shards, 1) for _ in range(2)]:
+    """Two runs that both found no checkpoint, one after the other, where nothing can be locked."""
+    notes: list[str] = []
+    no_locks = OSError(errno.ENOLCK, "No locks available")
+    with mock.patch.object(run_lock.fcntl, "flock", side_effect=no_locks):
+        runs = [open_settings(tables, shards, 1) for _ in range(2)]
+    for run in runs:
+        run.steps(lambda record: None, notes.append)
+        assert "cannot be locked (No locks available): give it to one run at a time" in notes[0]
+
+
+def go_on_apart(rank: int, tables: Mapping[str, Any], shards: str, world_size: int) -> str:
+    """As if the last rank's machine had another directory; what the rank was told."""
+    run = open_settings(tables, shards, world_size)
+    if rank == world_size - 1:
+        run = replace(run, resume=Resume(checkpoint=Path(shards), next_step=1, changes=()))
+    try:
         run.steps(lambda record: None, lambda note: None)
+    except TrainerError as error:
+        return str(error)
+    return ""
 
 
 def load_without_a_peer(rank: int, tables: Mapping[str, Any], shards: str) -> None:
@@ -86,6 +160,38 @@ def load_without_a_peer(rank: int, tables: Mapping[str, Any], shards: str) -> No
     gone = RuntimeError("Connection closed by peer")
     with mock.patch.object(checkpoint, "load_state", side_effect=gone):
         checkpoint.load(run.resume.checkpoint, run.stage, run.optimizer)
+
+
+def _refusal(tables: Mapping[str, Any], shards: str, world_size: int) -> str:
+    """Why a run does not go on, "" if it does; the run, and its lock, end with this."""
+    try:
+        run = open_settings(tables, shards, world_size)
+        assert run.resume is not None
+        checkpoint.load(run.resume.checkpoint, run.stage, run.optimizer)
+    except TrainerError as error:
+        return str(error)
+    return ""
+
+
+def load_flipped(
+    rank: int, tables: Mapping[str, Any], shards: str, world_size: int, flips: list[tuple[str, int]]
+) -> list[str]:
+    """Go on from a checkpoint with one bit flipped, (file, bit) each in turn: what was said."""
+    said = []
+    for name, bit in flips:
+        path = Path(name)
+        whole = path.read_bytes()
+        torch.distributed.barrier()
+        if rank == 0:
+            data = bytearray(whole)
+            data[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(data)
+        torch.distributed.barrier()
+        said.append(_refusal(tables, shards, world_size))
+        torch.distributed.barrier()
+        if rank == 0:
+            path.write_bytes(whole)
+    return said
 
 
 def resumed_groups(rank: int, tables: Mapping[str, Any], shards: str) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from pipeline.shard.reader import open_shards
 from tests.corpora import EOS, some_texts, tiny_tokenizer, write_jsonl
 from tests.jobs.small_run import QUIET
 from tests.reference_llama import Sizes, piece_loss
+from trainer import checkpoint_digests
 from trainer.weights import initial_weight
 
 SIZES = Sizes(hidden=16, heads=4, kv_heads=2, intermediate=24, layers=4, vocabulary=320)
@@ -47,10 +48,12 @@ def write_model(directory: Path, **changes: Any) -> Path:
     return path
 
 
-def build_set(directory: Path, seed: int = 0) -> Path:
-    """Pieces of 2 to 96 tokens, four micro-batches a step, a plan for cp 2."""
+def build_set(directory: Path, seed: int = 0, num_micro_batches: int = NUM_MICRO_BATCHES) -> Path:
+    """Pieces of 2 to 96 tokens, some six steps, a plan for cp 2."""
     directory.mkdir(parents=True, exist_ok=True)
-    lines = write_jsonl(directory / "lines.jsonl", some_texts(60, seed=4, longest=160))
+    lines = write_jsonl(
+        directory / "lines.jsonl", some_texts(15 * num_micro_batches, seed=4, longest=160)
+    )
     config = parse_config(
         {
             "tokenizer": {"path": str(tiny_tokenizer()), "eos_token": EOS},
@@ -58,7 +61,7 @@ def build_set(directory: Path, seed: int = 0) -> Path:
             "mixture": {"seed": seed},
             "packing": {
                 "policy": "reorder",
-                "num_micro_batches": NUM_MICRO_BATCHES,
+                "num_micro_batches": num_micro_batches,
                 "context_length": 96,
                 "max_tokens": 192,  # room for the pads of padded_head_tail
             },
@@ -111,6 +114,13 @@ def settings(model: Path, **tables: dict[str, Any]) -> dict[str, Any]:
     for name, table in tables.items():
         whole[name] = {**whole.get(name, {}), **table}
     return whole
+
+
+def sign(checkpoint: Path) -> None:
+    """Give a checkpoint's files, as they are, digests anew."""
+    files = [path for path in checkpoint.iterdir() if path.name != checkpoint_digests.FILE]
+    digests = {path.name: checkpoint_digests.digest_of(path) for path in files}
+    checkpoint_digests.write_digests(checkpoint, digests)
 
 
 def first_weights() -> dict[str, torch.Tensor]:

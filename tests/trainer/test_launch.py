@@ -21,7 +21,7 @@ from tests import fixture_set
 from tests.fixture_contents import VOCABULARY, N
 from tests.fixture_files import byte_ranges
 from tests.trainer.small_sets import write_model
-from trainer import launch, train
+from trainer import last_words, launch, train
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,7 +115,7 @@ def test_a_mistake_is_one_line_of_rank_0_or_of_one_that_is_alone_with_it(
         assert not capsys.readouterr().err
         waits.append(seconds)
 
-    monkeypatch.setattr(launch.time, "sleep", wait)
+    monkeypatch.setattr(last_words.time, "sleep", wait)
     given = [override.format(narrow=narrow) for override in overrides]
     try:
         status = launch.launch(small_set, config, given)

@@ -11,7 +11,7 @@ import pytest
 from pipeline.shard.reader import open_shards
 from tests.fixture_contents import PARTS, VOCABULARY
 from tests.fixture_set import first_and_extended, make_set
-from tests.trainer.small_sets import build_set, replanned, settings, write_model
+from tests.trainer.small_sets import build_set, replanned, settings, sign, write_model
 from trainer.errors import TrainerError
 from trainer.lineage import lineage_of, newest
 from trainer.prepare import Prepared, prepare
@@ -39,6 +39,7 @@ def saved(model: Path, shards: Path, directory: Path) -> Path:
         num_steps=run.num_steps,
         precision=run.precision,
     ).write(path)
+    sign(path)
     return path
 
 
@@ -98,6 +99,7 @@ def test_a_set_of_fewer_steps_is_refused(tmp_path: Path) -> None:
     path = saved(model, whole, tmp_path / "checkpoints")
     text = (path / "run.json").read_text().replace('"next_step": 4', '"next_step": 6')
     (path / "run.json").write_text(text)
+    sign(path)
     with pytest.raises(
         TrainerError, match=r"trained on 6 steps of .*extended, .*first has 5; give"
     ):

@@ -11,7 +11,7 @@ import torch
 
 from tests.trainer import rank_jobs
 from tests.trainer.ranks import run_ranks
-from tests.trainer.small_sets import first_weights, reference_step, settings
+from tests.trainer.small_sets import first_weights, reference_step, settings, sign
 from trainer.lineage import newest
 from trainer.optimization import learning_rate
 from trainer.settings import parse_settings
@@ -146,7 +146,9 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
     shutil.copytree(whole_run[0] / name, tmp_path / name)
     (tmp_path / name / lost).unlink()
     arguments = (tables(small_model, {}, tmp_path, 0), str(small_set), 1)
-    with pytest.raises(AssertionError, match=rf"TrainerError: .*No such file.*{lost}.*remove it"):
+    with pytest.raises(
+        AssertionError, match=rf"TrainerError: .*{lost}: is missing; .*remove {name}"
+    ):
         run_ranks(1, rank_jobs.train_on, *arguments)
     assert "Traceback" not in capfd.readouterr().err  # torch's
 
@@ -154,11 +156,12 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
 def test_torchs_advice_to_trust_a_damaged_file_is_not_passed_on(
     whole_run: tuple[Path, list[dict[str, Any]]], tmp_path: Path, small_model: Path, small_set: Path
 ) -> None:
-    name = f"step-{NUM_STEPS:08d}"
-    shutil.copytree(whole_run[0] / name, tmp_path / name)
-    data = bytearray((tmp_path / name / "__0_0.distcp").read_bytes())
+    checkpoint = tmp_path / f"step-{NUM_STEPS:08d}"
+    shutil.copytree(whole_run[0] / checkpoint.name, checkpoint)
+    data = bytearray((checkpoint / "__0_0.distcp").read_bytes())
     data[3] ^= 8
-    (tmp_path / name / "__0_0.distcp").write_bytes(data)
+    (checkpoint / "__0_0.distcp").write_bytes(data)
+    sign(checkpoint)
     arguments = (tables(small_model, {}, tmp_path, 0), str(small_set), 1)
     with pytest.raises(AssertionError) as caught:
         run_ranks(1, rank_jobs.train_on, *arguments)
@@ -206,5 +209,5 @@ def test_what_a_killed_run_left_of_a_checkpoint_is_no_part_of_the_next(
     chosen["run"]["steps"] = 1
     run_ranks(1, rank_jobs.train_on, chosen, str(small_set), 1)
     found = sorted(path.name for path in (tmp_path / "step-00000001").iterdir())
-    assert found == [".metadata", "__0_0.distcp", "run.json"]
+    assert found == [".metadata", "__0_0.distcp", "digests.json", "run.json"]
     assert not partial.exists()

@@ -65,7 +65,7 @@ def test_a_place_where_no_checkpoint_can_be_written_is_refused_before_the_first_
     settled = {"directory": str(tmp_path / "a" / "b")}
     chosen = parse_settings(settings(small_model, checkpoint=settled))
     assert prepare(chosen, small_set, {}).resume is None
-    assert not list((tmp_path / "a" / "b").iterdir())
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["lock"]
 
 
 def test_a_vocabulary_larger_than_the_models_is_refused(small_set: Path, tmp_path: Path) -> None:
