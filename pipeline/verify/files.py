@@ -178,6 +178,8 @@ def _check_file(unit: tuple[Path, _Record]) -> int:
     _check_row_groups(path, record)
     try:
         content = content_sha256(path)
+    except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise VerifyError(f"has no content digest: {error}", path=path) from error
     if content != record.content_sha256:
@@ -200,6 +202,8 @@ def _check_row_groups(path: Path, record: _Record) -> None:
     """row_groups.parquet tells the truth of an intact file."""
     try:
         ranges = row_group_ranges(path)
+    except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise VerifyError(f"is not Parquet as the format has it: {error}", path=path) from error
     if ranges != record.ranges:
