@@ -61,14 +61,22 @@ def main() -> None:
         status = exit_status(error)
         if status is None:
             raise
-        sys.stderr.write(f"steelyard: {error}\n")
+        sys.stderr.write(f"steelyard: {_line_of(error)}\n")
         raise SystemExit(status) from None
+
+
+def _line_of(error: Exception) -> str:
+    """What is said of an error that is no bug."""
+    if not isinstance(error, MemoryError):
+        return str(error)
+    lines = str(error).splitlines() or [type(error).__name__]
+    return f"out of memory: {lines[0]}; free memory on this machine, or run it on one that has more"
 
 
 def exit_status(error: Exception) -> int | None:
     """1 for a set that breaks a law, 2 for the user's mistake, None for a bug of ours."""
     from jobs.build import OtherConfiguration
-    from jobs.executor import ClusterError
+    from jobs.faults import ClusterError, OutOfMemory
     from packer.packing.packer import PackingError
     from pipeline.config import ConfigError
     from pipeline.lock import Busy
@@ -89,8 +97,10 @@ def exit_status(error: Exception) -> int | None:
         ConfigError,
         FormatError,
         NotInSet,
+        MemoryError,
         OSError,
         OtherConfiguration,
+        OutOfMemory,
         PackingError,
         PlanError,
         RejectsError,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
+from jobs.faults import GOES_ON, RETRIES, Advice, ClusterError, memory_named, ray_named
 from pipeline.config import JobSettings
 
 Given = TypeVar("Given")
@@ -26,16 +27,7 @@ _WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAYON_NUM_THREADS": "1",
 }
-
-
 _CONNECT_S = 10.0
-_RETRIES = 3
-"""How often Ray runs a task again whose worker died."""
-_AGAIN = "run the same command again, it goes on where this run stopped"
-
-
-class ClusterError(RuntimeError):
-    """Ray lost a worker too often, a node, or itself; the message says what to do."""
 
 
 class Executor(Protocol):
@@ -61,30 +53,39 @@ class LocalExecutor:
 
     num_workers = 1
 
+    def __init__(self, advice: Advice = GOES_ON) -> None:
+        self._advice = advice
+
     def map(
         self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
         for index, args in enumerate(arguments):
-            yield index, function(*args)
+            with memory_named(self._advice):
+                made = function(*args)
+            yield index, made
 
     def map_in_order(
         self, function: Callable[[Given], Made], items: Iterable[Given]
     ) -> Iterator[Made]:
-        return map(function, items)
+        for item in items:
+            with memory_named(self._advice):
+                made = function(item)
+            yield made
 
 
 class RayExecutor:
     """Ray Core tasks, a few more in flight than there are cores."""
 
-    def __init__(self, num_workers: int) -> None:
+    def __init__(self, num_workers: int, advice: Advice = GOES_ON) -> None:
         self.num_workers = num_workers
+        self._advice = advice
 
     def map(
         self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
         import ray
 
-        task = ray.remote(num_cpus=1, max_retries=_RETRIES)(function)
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(function)
         named = task.options(name=_title(function, *arguments[:1]))
         running: dict[Any, int] = {}
         waiting = iter(enumerate(arguments))
@@ -96,11 +97,11 @@ class RayExecutor:
                 running[named.remote(*args)] = index
             if not running:
                 return
-            with _clear():
+            with ray_named(self._advice):
                 done, _ = ray.wait(list(running), num_returns=1)
             for reference in done:
                 index = running.pop(reference)
-                with _clear():
+                with ray_named(self._advice):
                     result = ray.get(reference)
                 yield index, result
 
@@ -109,7 +110,7 @@ class RayExecutor:
     ) -> Iterator[Made]:
         import ray
 
-        task = ray.remote(num_cpus=1, max_retries=_RETRIES)(_call)
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(_call)
         running: deque[Any] = deque()
         waiting = iter(items)
         while True:
@@ -117,7 +118,7 @@ class RayExecutor:
                 running.append(task.remote(function, item))
             if not running:
                 return
-            with _clear():
+            with ray_named(self._advice):
                 made: Any = ray.get(running.popleft())
             yield made
 
@@ -133,72 +134,45 @@ def _call(function: Callable[[Given], Made], item: Given) -> Made:
 
 
 @contextlib.contextmanager
-def _clear() -> Iterator[None]:
-    """What a task raised as it was raised there; what befell Ray in one line."""
-    from ray.exceptions import (
-        LocalRayletDiedError,
-        NodeDiedError,
-        OutOfMemoryError,
-        RayError,
-        RayTaskError,
-        WorkerCrashedError,
-    )
+def open_executor(settings: JobSettings, advice: Advice = GOES_ON) -> Iterator[Executor]:
+    """An executor for the length of a job; a Ray that this starts, it also stops.
 
-    try:
-        yield
-    except RayTaskError as error:
-        raise (error.cause or error) from None
-    except OutOfMemoryError as error:
-        raise ClusterError(
-            "Ray ended a worker because its machine was short of memory, and again each time it "
-            f"was retried; lower job.workers or shards.split_bytes and shards.run_tokens, then "
-            f"{_AGAIN}"
-        ) from error
-    except WorkerCrashedError as error:
-        raise ClusterError(
-            f"a worker of Ray died {_RETRIES + 1} times at one task; if the system killed it for "
-            f"memory (see dmesg), lower job.workers; then {_AGAIN}"
-        ) from error
-    except (LocalRayletDiedError, NodeDiedError) as error:
-        raise ClusterError(f"Ray's process on a machine (the raylet) died; {_AGAIN}") from error
-    except RayError as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        reason = lines[0].strip() if lines else type(error).__name__
-        raise ClusterError(f"Ray failed: {reason}; {_AGAIN}") from error
+    Args:
+        settings: how the job runs.
+        advice: what its user can do when a task or Ray fails.
 
-
-@contextlib.contextmanager
-def open_executor(settings: JobSettings) -> Iterator[Executor]:
-    """An executor for the length of a job; a Ray that this starts, it also stops."""
+    Raises:
+        ClusterError: Ray does not start, or there is none at the address.
+    """
     if settings.executor == "local":
-        yield LocalExecutor()
+        yield LocalExecutor(advice)
         return
     import ray
 
     started = not ray.is_initialized()
     if started:
-        _init(settings)
+        _init(settings, advice)
     try:
         cores = int(ray.cluster_resources().get("CPU", 1))
-        yield RayExecutor(min(settings.workers or cores, cores))
+        yield RayExecutor(min(settings.workers or cores, cores), advice)
     finally:
         if started:
             ray.shutdown()
 
 
-def _init(settings: JobSettings) -> None:
+def _init(settings: JobSettings, advice: Advice) -> None:
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = settings.address or os.environ.get("RAY_ADDRESS")  # `ray job submit` sets it
     if address is not None:
-        _check_reachable(address)
+        _check_reachable(address, advice)
         options: dict[str, Any] = {
             "address": address,
             "runtime_env": {"env_vars": _WORKER_ENVIRONMENT},
         }
-        advice = "correct job.address, or start a cluster there with: ray start --head"
+        remedy = f"correct {advice.address}, or start a cluster there with: ray start --head"
     else:
         os.environ.update(_WORKER_ENVIRONMENT)
         options = {
@@ -207,16 +181,16 @@ def _init(settings: JobSettings) -> None:
             "include_dashboard": False,
             "object_store_memory": settings.object_store_mb << 20,
         }
-        advice = 'run the same command again, or set job.executor = "local" to do without Ray'
+        remedy = f"run the same command again, or {advice.alone}"
     try:
         ray.init(logging_level=logging.ERROR, **options)
     except Exception as error:  # Ray raises what comes to hand, bare Exception among it
         ray.shutdown()
         lines = str(error).splitlines() or [type(error).__name__]
-        raise ClusterError(f"Ray did not start: {lines[0].rstrip('.')}; {advice}") from error
+        raise ClusterError(f"Ray did not start: {lines[0].rstrip('.')}; {remedy}") from error
 
 
-def _check_reachable(address: str) -> None:
+def _check_reachable(address: str, advice: Advice) -> None:
     """Ray tries for many minutes; whether anything listens is known at once."""
     host, _, port = address.rpartition(":")
     if "/" in address or not host or not port.isdigit():
@@ -225,6 +199,6 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
     except OSError as error:
         raise ClusterError(
-            f"no Ray cluster answers at {address}: {error.strerror or error}; correct job.address, "
-            "or start a cluster there with: ray start --head"
+            f"no Ray cluster answers at {address}: {error.strerror or error}; correct "
+            f"{advice.address}, or start a cluster there with: ray start --head"
         ) from error

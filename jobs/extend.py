@@ -19,7 +19,7 @@ from jobs.progress import Reporter
 from jobs.tokenizing import Corpus, find_corpora, tokenize, with_engine
 from jobs.workplace import Workplace
 from pipeline.balance import cp_parts, describe_cp, measure_plan
-from pipeline.built import check_parts, stores_of
+from pipeline.built import check_parts, stores_of, workload_of
 from pipeline.config import ConfigError, RunConfig
 from pipeline.extending import balances_of, chain_cp_jobs, check_shared, describe_extended
 from pipeline.ledger import Ledger
@@ -67,7 +67,7 @@ def extend(
         check_shared(manifest, config, identity)
         known = stores_of(manifest)
         corpora, numbers = _numbered(find_corpora(config, identity, place), manifest, known)
-        keys = plan_keys(manifest)
+        keys, workload = plan_keys(manifest), workload_of(manifest)
         store_keys = [corpus.key for corpus in corpora]
         with (
             open_executor(config.job) as executor,
@@ -75,7 +75,8 @@ def extend(
         ):
             if len(keys) > 1 and ledger.receipt(keys[-1], "plan") is not None:
                 ledger.forget(["plan"])  # it is published; only the job's end is missing
-                if keys[-1] == plan_key(store_keys, config, after=chain_key(keys[:-1])):
+                after = chain_key(keys[:-1])
+                if keys[-1] == plan_key(store_keys, config, after=after, workload=workload):
                     place.clean_up()
                     return _finished(root, manifest, reporter)
             identity = with_engine(corpora, config, identity, reporter)
@@ -84,7 +85,8 @@ def extend(
                 store for store, number in zip(stores, numbers, strict=True) if number >= len(known)
             ]
 
-            out, key = staged_parts(root), plan_key(store_keys, config, after=chain_key(keys))
+            out = staged_parts(root)
+            key = plan_key(store_keys, config, after=chain_key(keys), workload=workload)
             scratch = place.scratch_of(key)
             check_parts(manifest, ("plan/",))
             pool = pool_before(manifest, len(manifest.segments), known, scratch / "pool")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from jobs import stages
 from jobs.executor import open_executor
+from jobs.faults import GOES_ON
 from jobs.progress import Reporter
 from jobs.workplace import Workplace
 from packer.context_parallel import DIAGNOSTIC, STRATEGIES
@@ -26,6 +28,8 @@ from pipeline.publish import publish, read_receipts, recover, staged_parts
 from pipeline.settings.context_parallel import ContextParallelSettings
 from pipeline.shard.manifest import load_manifest
 from pipeline.shard.writer import FileReceipt
+
+_ADVICE = replace(GOES_ON, memory="use a machine with more memory for each of its cores")
 
 
 def replan(
@@ -89,7 +93,7 @@ def replan(
         prefixes = tuple(f"cp={size}/" for size in settings.sizes)
         kept = [file for file in read_receipts(manifest) if not file.path.startswith(prefixes)]
         with (
-            open_executor(job_settings or _small_or_large(manifest.num_parts)) as executor,
+            open_executor(job_settings or _small_or_large(manifest.num_parts), _ADVICE) as executor,
             Ledger(place.ledger, hold) as ledger,
         ):
             key, had = chain_key(plan_keys(manifest)), tuple(document["cp"])

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from jobs.executor import open_executor
+from jobs.faults import STARTS_OVER
 from pipeline.config import ConfigError, JobSettings
 from pipeline.shard import schema
 from pipeline.shard.tables import FormatError, read_table
@@ -51,7 +52,7 @@ def verify_set(
         prefix="steelyard-verify-", dir=scratch, ignore_cleanup_errors=True
     ) as temporary:
         directory = Path(temporary).resolve()
-        with open_executor(settings) as executor:
+        with open_executor(settings, STARTS_OVER) as executor:
             in_order = executor.map_in_order
             if sample is None:
                 return verify(root, progress=progress, scratch=directory, in_order=in_order)

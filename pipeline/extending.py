@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from packer.orders import AUTO
-from pipeline.built import workload_of
+from pipeline.built import config_of, workload_of
 from pipeline.chain_balance import combined
 from pipeline.config import ConfigError, RunConfig
 from pipeline.config_file import override, parse_config, read_document
@@ -23,6 +23,7 @@ from pipeline.planning.cp_options import cp_options, describe_options, options_o
 from pipeline.planning.cp_plans import CPJob
 from pipeline.planning.mixing import selection_totals
 from pipeline.planning.workloads import resolve_workload
+from pipeline.settings.cluster import WorkloadSettings
 from pipeline.settings.context_parallel import ContextParallelSettings
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.segment import parse_segment
@@ -85,11 +86,7 @@ def check_shared(manifest: Manifest, config: RunConfig, identity: TokenizerIdent
             f"the chain's tokenizer is {have['name']!r}, the configuration's differs from it in "
             f"{', '.join(differ)}; leave [tokenizer] out to have the chain's"
         )
-    if resolve_workload(config.workload).as_dict() != workload_of(manifest).as_dict():
-        _refuse(
-            f"the chain's workload model is {manifest.workload.model!r}, with other values than "
-            "the configuration's; leave [workload] out to have the chain's"
-        )
+    _check_workload(manifest, config.workload)
     rows, shards = manifest.rows_per_group, config.shards
     context_length = config.packing.context_length
     asked = max(1, shards.row_group_tokens // context_length)
@@ -106,6 +103,21 @@ def check_shared(manifest: Manifest, config: RunConfig, identity: TokenizerIdent
             f"{order!r}; leave parallel.micro_batch_order out"
         )
     _check_degrees(manifest, config.context_parallel, config.packing.bound)
+
+
+def _check_workload(manifest: Manifest, settings: WorkloadSettings) -> None:
+    """The model is the chain's. Settings that are the chain's own name files that may be gone."""
+    if settings.model_dump() == config_of(manifest).workload.model_dump():
+        return
+    try:
+        asked = resolve_workload(settings)
+    except ConfigError as error:
+        _refuse(f"{error}; leave [workload] out to have the chain's model, which needs no file")
+    if asked.as_dict() != workload_of(manifest).as_dict():
+        _refuse(
+            f"the chain's workload model is {manifest.workload.model!r}, with other values than "
+            "the configuration's; leave [workload] out to have the chain's"
+        )
 
 
 def _check_degrees(manifest: Manifest, settings: ContextParallelSettings, max_tokens: int) -> None:

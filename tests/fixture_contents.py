@@ -19,6 +19,8 @@ ROWS_PER_GROUP = 4
 LENGTHS = {"books": [40, 9, 16, 33, 4], "web": [5, 12, 1, 7, 3, 16, 8, 2, 40_000, 6]}
 STORE_PARTS = {"books": [3, 2], "web": [10]}
 """Documents of each part of a token store."""
+REFUSED = 3
+"""The record of `web` that is no document."""
 VOCABULARY = 50_000
 REASONS, UNITS = ("too_short", "too_long", "truncated"), ("documents", "tokens")
 
@@ -57,7 +59,7 @@ def store_of(name: str, source: int) -> StoreData:
                 "offset": offsets[:-1],
                 "length": list(map(len, mine)),
                 "file": [0] * count,
-                "record": list(range(count)),
+                "record": [n for n in range(count + 1) if (source, n) != (1, REFUSED)][:count],
             }
         )
         row = {
@@ -93,5 +95,5 @@ def store_of(name: str, source: int) -> StoreData:
     inputs: Columns = {"path": ["a.jsonl"], "bytes": [1], "xxh3_128": ["0" * 32]}
     rejects: Columns = {column: [] for column in schema.REJECTS.names}
     if source:
-        rejects = {"path": ["a.jsonl"], "record": [3], "reason": ["empty"], "detail": [""]}
+        rejects = {"path": ["a.jsonl"], "record": [REFUSED], "reason": ["empty"], "detail": [""]}
     return StoreData(name, identity, documents, parts, index, table, inputs, rejects, list(lengths))

@@ -14,7 +14,7 @@ def _arguments() -> argparse.Namespace:
         epilog="Example: torchrun --nproc-per-node 8 -m trainer --shards out/train-shards "
         "--config jobs/configs/train.toml --set mesh.tp_size=2",
     )
-    parser.add_argument("--shards", type=Path, required=True, metavar="DIR", help="the set")
+    parser.add_argument("--shards", required=True, metavar="DIR", help="the set, or its URL")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
     parser.add_argument(
         "--set",

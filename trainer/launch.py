@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _TIMEOUT = timedelta(minutes=10)
 
 
-def launch(shards: Path, config: Path, overrides: Sequence[str] = ()) -> int:
+def launch(shards: str | Path, config: Path, overrides: Sequence[str] = ()) -> int:
     """Train as the rank that torchrun's environment names, or alone without it.
 
     Returns:

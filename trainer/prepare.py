@@ -38,7 +38,7 @@ class Prepared:
     """On rank 0, where checkpoints are written."""
 
 
-def prepare(settings: Settings, shards: Path, environment: Mapping[str, str]) -> Prepared:
+def prepare(settings: Settings, shards: str | Path, environment: Mapping[str, str]) -> Prepared:
     """Check the settings against the set, the model, the machine and the number of processes.
 
     Args:

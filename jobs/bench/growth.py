@@ -110,7 +110,13 @@ class LengthsOnly(TokenStore):
         self.documents = documents
         self.lengths = np.memmap(path, "<u4", mode="r", shape=(documents,))
         first = np.arange(0, documents, _PART_DOCUMENTS)
-        tokens = np.add.reduceat(self.lengths, first, dtype=np.int64)
+        # part by part: a sum over all of them in 64 bits would copy all of them to 64 bits first
+        tokens = np.array(
+            [
+                self.lengths[start : start + _PART_DOCUMENTS].sum(dtype=np.int64)
+                for start in first.tolist()
+            ]
+        )
         self.tokens = int(tokens.sum())
         zeros = np.zeros(len(first), np.int64)
         self.parts = StoreParts(

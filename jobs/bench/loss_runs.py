@@ -102,6 +102,7 @@ def _open(root: Path, seed: int, steps: int, small: Tensor) -> Run:
             reader=open_shards(root),
             device=device,
             precision=torch.float32,
+            lock=None,
             attend=attention_backend("reference", device=device, dtype=torch.float32),
             num_steps=steps,
             resume=None,

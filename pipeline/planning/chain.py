@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from packer.passes import EarlierEpoch
+from packer.workload import Workload
+from pipeline.built import workload_of
 from pipeline.config import fingerprint
 from pipeline.shard import schema
 from pipeline.shard.manifest import Manifest
@@ -31,6 +33,7 @@ class ChainEnd:
         segments: how many there are.
         steps, parts: how many all segments have.
         steps_table, tail_table: `steps.parquet` and `tail.parquet` of them.
+        workload: its model; None of a chain without segments, whose configuration says it.
     """
 
     stores: Sequence[TokenStore]
@@ -41,6 +44,7 @@ class ChainEnd:
     parts: int = 0
     steps_table: pa.Table = field(default_factory=schema.STEPS.empty_table)
     tail_table: pa.Table = field(default_factory=schema.TAIL.empty_table)
+    workload: Workload | None = None
 
     @classmethod
     def start(cls, stores: Sequence[TokenStore]) -> Self:
@@ -73,6 +77,7 @@ class ChainEnd:
             parts=manifest.num_parts,
             steps_table=with_sources(steps, len(stores)),
             tail_table=read_table(manifest.directory / "tail.parquet", schema.TAIL),
+            workload=workload_of(manifest),
         )
 
     @property

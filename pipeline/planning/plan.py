@@ -16,6 +16,7 @@ from packer.packing.packer import Packer, PackingError, Search
 from packer.packing.rivals import best_of_rivals
 from packer.packing.search.objective import Merit, MeritMeter
 from packer.packing.whole import with_lower_intake
+from packer.workload import Workload
 from pipeline.config import RunConfig, fingerprint
 from pipeline.planning.bounds import settings_used, tuned
 from pipeline.planning.chain import ChainEnd
@@ -32,13 +33,20 @@ from pipeline.planning.workloads import resolve_workload
 from pipeline.shard.segment import Segment, SegmentSource
 
 
-def plan_key(store_keys: Sequence[str], config: RunConfig, *, after: str | None = None) -> str:
+def plan_key(
+    store_keys: Sequence[str],
+    config: RunConfig,
+    *,
+    after: str | None = None,
+    workload: Workload | None = None,
+) -> str:
     """What a plan depends on, as 64 hex digits: lengths and the settings of this stage alone.
 
     Args:
         store_keys: of the sources' token stores, in the order of `config.sources`.
         config: the whole configuration.
         after: the key of the chain before it (`planning.chain`); None for a first segment.
+        workload: the chain's model, likewise.
     """
     before = {} if after is None else {"after": after}
     return fingerprint(
@@ -48,7 +56,7 @@ def plan_key(store_keys: Sequence[str], config: RunConfig, *, after: str | None 
             "sources": asked_for(config),
             "mixture": {**config.mixture.model_dump(), "at_source_end": config.at_source_end},
             "packing": settings_used(config),
-            "workload": resolve_workload(config.workload).as_dict(),
+            "workload": (workload or resolve_workload(config.workload)).as_dict(),
             "shard_tokens": config.shards.shard_tokens,
             "run_tokens": config.shards.run_tokens,
         }
@@ -100,7 +108,7 @@ class _Planner:
     ) -> None:
         self._root, self._scratch, self._chain, self._config = root, scratch, chain, config
         self._search = search
-        self.workload = resolve_workload(config.workload)
+        self.workload = chain.workload or resolve_workload(config.workload)
         self.stream = open_stream(chain, config)
 
     def worth(self, policy: str, config: PackingConfig) -> Merit | None:

@@ -25,6 +25,8 @@ def opened(path: str) -> Iterator[pq.ParquetFile]:
         try:
             source = stack.enter_context(open_random(path))
             file = pq.ParquetFile(source, buffer_size=_READ_BYTES)
+        except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+            raise
         except (pa.ArrowException, OSError) as error:
             raise SourceError(f"{path} cannot be read as Parquet: {error}") from error
         yield file

@@ -194,5 +194,7 @@ def _record_batches(path: str, source: SourceConfig) -> list[tuple[int, int]]:
             else:
                 check_columns(path, read_schema(file), source.text_column)
             return batch_spans(file)
+        except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+            raise
         except (ArrowError, pa.ArrowException) as error:
             raise SourceError(f"{path} cannot be read as Arrow: {error}") from error

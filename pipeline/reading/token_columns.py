@@ -82,6 +82,8 @@ def read_parquet_columns(path: str, token_column: str, groups: Sequence[int]) ->
                 use_threads=False,
             ):
                 yield batch.column(0)
+        except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+            raise
         except (pa.ArrowException, OSError) as error:
             raise SourceError(
                 f"{path}: row groups {groups[0]} to {groups[-1]} cannot be read: {error}; replace "
@@ -99,6 +101,8 @@ def read_arrow_columns(path: str, token_column: str, start: int, stop: int) -> I
         for batch in read_batches(path, start, stop, [token_column]):
             for row in range(0, batch.num_rows, _BATCH_ROWS):
                 yield batch.column(0).slice(row, _BATCH_ROWS)
+    except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+        raise
     except (ArrowError, pa.ArrowException, OSError) as error:
         raise SourceError(
             f"{path}: record batches in bytes {start} to {stop - 1} cannot be read: {error}; "

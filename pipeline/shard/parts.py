@@ -105,6 +105,8 @@ class _Part:
         try:
             self._metadata = pq.read_metadata(pa.BufferReader(content))
             found = self._metadata.schema.to_arrow_schema()
+        except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+            raise
         except pa.ArrowException as error:
             raise FormatError(f"is not Parquet: {error}", path=path) from error
         check_columns(found, columns, path)
@@ -127,6 +129,8 @@ class _Part:
                 if names == [schema.TOKENS]:
                     return {schema.TOKENS: self._tokens(group, data, row_group)}
                 return self._read(group, data, names)
+            except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+                raise
             except (pa.ArrowException, OSError) as error:
                 raise FormatError(
                     f"cannot be decoded: {error}", path=self.path, row_group=group

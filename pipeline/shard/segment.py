@@ -109,7 +109,18 @@ class Segment:
 
 
 def parse_segment(entry: dict[str, Any]) -> Segment:
-    """A segment from its entry in a manifest."""
+    """A segment from its entry in a manifest.
+
+    Raises:
+        KeyError: a field is missing.
+        ValueError: a field is of another type, or there are more parts than steps.
+    """
     sources = tuple(from_fields(SegmentSource, source) for source in entry["sources"])
     thresholds = tuple(entry["thresholds"])
-    return from_fields(Segment, {**entry, "sources": sources, "thresholds": thresholds})
+    segment = from_fields(Segment, {**entry, "sources": sources, "thresholds": thresholds})
+    if not 0 <= segment.parts <= segment.steps:
+        raise ValueError(
+            f"a segment has {segment.parts} parts and {segment.steps} steps; each part has a step "
+            "or more"
+        )
+    return segment

@@ -76,6 +76,8 @@ def read_table(path: Path, columns: pa.Schema, sha256: str | None = None) -> pa.
         )
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+        raise
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"is not Parquet: {error}", path=path) from error
     check_columns(table.schema, columns, path)

@@ -37,6 +37,7 @@ class Conservation:
         ran: what earlier segments have run; for later ones this one's pieces are added as they
             are checked.
         scratch: an existing directory for temporary files, about 100 bytes a piece.
+        pieces: about how many all segments have, from the files; it sizes buckets.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Conservation:
         stores: list[RawStore],
         ran: Ran,
         scratch: Path,
+        pieces: int,
     ) -> None:
         self._manifest = manifest
         self._ran = ran
@@ -53,9 +55,7 @@ class Conservation:
         self._is_last = segment == len(manifest.segments) - 1
         self._stores = stores
         self._scratch = scratch
-        stated = manifest.totals.get("stream_pieces")  # sizes buckets; checked with the totals
-        pieces = max(1, stated) if isinstance(stated, int) else 1
-        tokens = self._segment.stream_tokens * ran_module.BUCKET_PIECES // pieces
+        tokens = self._segment.stream_tokens * ran_module.BUCKET_PIECES // max(1, pieces)
         self._bucket_tokens = max(1, min(tokens, EVERYTHING))
         self._stream = Spool(scratch, f"stream-{segment}", PIECE)
         self._documents: dict[tuple[int, int], Spool] = {}
@@ -245,9 +245,11 @@ class Conservation:
         source = passes.entry.source
         begun = {epoch for of, epoch in self._documents if of == source}
         reached = max(begun, default=-1)
-        skipped = [epoch for epoch in passes.epochs if epoch < reached and epoch not in begun]
-        if skipped or begun - set(passes.epochs):
-            what = f"epoch {skipped[-1]} holds nothing" if skipped else "none of it is left"
+        epochs = passes.epochs
+        absent = epochs.first_without(begun)
+        skipped = absent is not None and absent < reached
+        if skipped or any(epoch not in epochs for epoch in begun):
+            what = f"epoch {absent} holds nothing" if skipped else "none of it is left"
             raise VerifyError(
                 f"source {self._manifest.sources[source].name!r} is in epoch {reached}, but {what}",
                 path=self._manifest.directory / "plan",

@@ -77,9 +77,10 @@ def check_cp_part(manifest: Manifest, part: int, plan: PlanPart, cp_size: int) -
 def _pad_multiple(manifest: Manifest, cp_size: int) -> int:
     value = manifest.cp[str(cp_size)].get("pad_multiple", 1)
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    if not is_number or value < 1 or (value > 1 and value % (2 * cp_size)):
+    if not is_number or value < 1 or (value > 1 and value % (2 * cp_size)) or value >= 1 << 31:
         raise VerifyError(
-            f"cp.{cp_size}.pad_multiple is {value!r}; it must be 1 or a multiple of 2 x {cp_size}",
+            f"cp.{cp_size}.pad_multiple is {value!r}; it must be 1 or a multiple of 2 x {cp_size}, "
+            "below 2^31",
             path=manifest.directory / "manifest.json",
         )
     return value

@@ -38,6 +38,8 @@ class FileCounts:
     row_groups: int
     all_bytes: int
     """Of all files, read or not."""
+    pieces: int
+    """In the rows of the plan parts that were read; an empty row counts as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,17 @@ def check_files(
     if parts is not None:
         for record in records:
             _check_size(root / record.path, record)
-    for done, _ in enumerate(in_order(_check_file, ((root / r.path, r) for r in read))):
+    pieces = 0
+    for done, found in enumerate(in_order(_check_file, ((root / r.path, r) for r in read))):
         progress("files", done, len(read))
+        pieces += found
     progress("files", len(read), len(read))
     return FileCounts(
         files=len(_MANIFEST_FILES) + len(records),
         bytes=own_bytes + sum(record.bytes for record in read),
         row_groups=sum(max(0, len(record.ranges) - 1) for record in read),
         all_bytes=own_bytes + sum(record.bytes for record in records),
+        pieces=pieces,
     )
 
 
@@ -174,8 +179,8 @@ def _check_size(path: Path, record: _Record) -> None:
         raise VerifyError(f"has {size} bytes, files.parquet says {record.bytes}", path=path)
 
 
-def _check_file(unit: tuple[Path, _Record]) -> None:
-    """All that is on record of a file."""
+def _check_file(unit: tuple[Path, _Record]) -> int:
+    """All that is on record of a file; how many pieces it holds, if it is of the plan."""
     path, record = unit
     _check_size(path, record)
     if sha256_file(path) != record.sha256:
@@ -188,22 +193,36 @@ def _check_file(unit: tuple[Path, _Record]) -> None:
     if record.path in TABLES:
         if record.content_sha256 is not None or record.ranges:
             raise VerifyError("has a content digest or row groups on record", path=path)
-        return
+        return 0
     _check_row_groups(path, record)
     try:
         content = content_sha256(path)
+    except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise VerifyError(f"has no content digest: {error}", path=path) from error
     if content != record.content_sha256:
         raise VerifyError(
             f"its content digest is not {record.content_sha256}, as files.parquet says", path=path
         )
+    return _num_pieces(path) if record.path.startswith("plan/") else 0
+
+
+def _num_pieces(path: Path) -> int:
+    """Entries of the lists of a plan part, from its footer; 0 where it is not like the format."""
+    metadata = pq.read_metadata(path)
+    names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    places = [place for place, name in enumerate(names) if name.startswith("doc_id.")]
+    groups = range(metadata.num_row_groups)
+    return sum(metadata.row_group(group).column(at).num_values for at in places for group in groups)
 
 
 def _check_row_groups(path: Path, record: _Record) -> None:
     """row_groups.parquet tells the truth of an intact file."""
     try:
         ranges = row_group_ranges(path)
+    except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise VerifyError(f"is not Parquet as the format has it: {error}", path=path) from error
     if ranges != record.ranges:

@@ -38,6 +38,8 @@ class PartTable:
                 self._table = file.read(use_threads=False)
         except FormatError:
             raise
+        except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+            raise
         except (pa.ArrowException, OSError) as error:
             raise VerifyError(f"cannot be read: {error}", path=path) from error
         self.num_rows = self._table.num_rows

@@ -18,11 +18,11 @@ from pipeline.verify.conservation import Conservation
 from pipeline.verify.files import as_verify_error, check_files, check_published
 from pipeline.verify.parts import SetPart, check_part, records_of, take_records, without_steps
 from pipeline.verify.plan_rows import TailPieces, first_bad_piece
+from pipeline.verify.policies import check_policies
 from pipeline.verify.ran import TAIL, Ran
 from pipeline.verify.result import InOrder, Progress, VerifyError, VerifyReport
 from pipeline.verify.selection import (
     StreamCounts,
-    check_policies,
     check_selection,
     passes_of,
 )
@@ -85,11 +85,12 @@ def _verify(
     counts = check_files(manifest, progress, in_order)
     stores, of_stores = check_stores(manifest, scratch, progress, in_order)
     steps, ran = StepTable(manifest), Ran(manifest, stores, scratch)
+    pieces = counts.pieces + pq.read_metadata(manifest.directory / "tail.parquet").num_rows
     streams: list[StreamCounts] = []
     tail = [0, 0]
     for segment in range(len(manifest.segments)):
         passes = passes_of(manifest, segment, stores, ran)
-        stream = Conservation(manifest, segment, stores, ran, scratch)
+        stream = Conservation(manifest, segment, stores, ran, scratch, pieces)
         _check_parts(manifest, segment, stores, steps, stream, scratch, progress, in_order)
         pieces, tokens = check_tail(manifest, segment, stores, stream)
         tail = [tail[0] + pieces, tail[1] + tokens]

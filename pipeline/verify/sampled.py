@@ -8,10 +8,10 @@ from pathlib import Path
 from pipeline.shard.manifest import Manifest
 from pipeline.verify.files import check_files
 from pipeline.verify.parts import SetPart, check_part, without_steps
+from pipeline.verify.policies import check_policies
 from pipeline.verify.result import InOrder, Progress
 from pipeline.verify.run import check_tail, opened, silent
 from pipeline.verify.sample import Sample
-from pipeline.verify.selection import check_policies
 from pipeline.verify.stores import check_stores, store_parts
 from pipeline.verify.totals import StepTable, check_totals
 from pipeline.verify.workloads import check_model

@@ -11,11 +11,11 @@ from fractions import Fraction
 import numpy as np
 
 from pipeline.shard.manifest import Manifest, Segment, SegmentSource
+from pipeline.verify.epochs import Epochs
 from pipeline.verify.ran import Ran
 from pipeline.verify.result import VerifyError
 from pipeline.verify.stores import RawStore
 
-_POLICIES = ("cut", "truncate", "drop", "error")
 _BLOCK = 1 << 20
 """Documents looked at together."""
 REASONS = ("too_short", "too_long", "truncated")
@@ -37,6 +37,10 @@ class StreamCounts:
     tokens_of: Counter[tuple[int, int]] = field(default_factory=Counter)
     documents_of: Counter[tuple[int, int]] = field(default_factory=Counter)
     pieces_of: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def begun(self, source: int) -> set[int]:
+        """The epochs of a source of which there is a piece."""
+        return {epoch for of, epoch in self.tokens_of if of == source}
 
 
 @dataclass
@@ -68,30 +72,6 @@ def taken_tokens(segment: Segment, source: int, lengths: np.ndarray) -> np.ndarr
         taken = np.where(tokens > longest, 0, tokens)
     taken[tokens < entry.min_tokens] = 0
     return taken
-
-
-def check_policies(manifest: Manifest) -> None:
-    """Every segment names each source once, with document policies that this program knows.
-
-    Raises:
-        VerifyError: the first that is another.
-    """
-    path = manifest.directory / "manifest.json"
-    for number, segment in enumerate(manifest.segments):
-        places = [entry.source for entry in segment.sources]
-        if len(set(places)) != len(places) or not set(places) <= set(range(len(manifest.sources))):
-            raise VerifyError(f"segments.{number}.sources are {places}", path=path)
-        if segment.at_source_end not in ("stop", "drop"):
-            raise VerifyError(
-                f"segments.{number}.at_source_end is {segment.at_source_end!r}", path=path
-            )
-        for entry in segment.sources:
-            if entry.longer_than_context not in _POLICIES:
-                raise VerifyError(
-                    f"longer_than_context is {entry.longer_than_context!r}, must be one of "
-                    f"{', '.join(_POLICIES)}",
-                    path=path,
-                )
 
 
 def count_pass(segment: Segment, source: int, lengths: np.ndarray) -> PassCounts:
@@ -131,12 +111,12 @@ class SourcePasses:
     run_tokens: list[int] = field(default_factory=list)
 
     @property
-    def epochs(self) -> list[int]:
+    def epochs(self) -> Epochs:
         """Which there are, in their order."""
         last = math.ceil(self.entry.max_epochs)
         begun = range(min(len(self.left), last))
         left = [epoch for epoch in begun if self.left[epoch].pieces and self.limit(epoch) > 0]
-        return [*left, *range(len(self.left), last)]
+        return Epochs(left, range(len(self.left), last))
 
     def counts(self, epoch: int) -> PassCounts:
         """What a pass takes where nothing ends it early."""
@@ -210,10 +190,12 @@ def _count_left(
 
 def has_ended(segment: Segment, passes: SourcePasses, stream: StreamCounts) -> bool:
     """Whether a source has no epoch left, or at least no piece of S tokens in its last one."""
-    entry, last = passes.entry, passes.epochs[-1]
-    rest = {epoch: passes.limit(epoch) for epoch in passes.epochs}
-    for epoch in rest:
-        rest[epoch] -= stream.tokens_of[entry.source, epoch]
+    entry, epochs = passes.entry, passes.epochs
+    last = epochs.last
+    rest = {
+        epoch: passes.limit(epoch) - stream.tokens_of[entry.source, epoch]
+        for epoch in epochs.considered(stream.begun(entry.source))
+    }
     if last < int(entry.max_epochs):  # a whole one
         return not any(rest.values())
     return rest.pop(last) < segment.context_length and not any(rest.values())
@@ -258,9 +240,9 @@ def check_selection(
 def _expected(passes: SourcePasses, stream: StreamCounts) -> dict[str, int | None]:
     """The counts of a segment's entry."""
     source = passes.entry.source
-    begun = [epoch for of, epoch in stream.tokens_of if of == source]
-    number = max(1, sum(epoch in begun for epoch in passes.epochs))
-    last = passes.epochs[number - 1]
+    begun, epochs = stream.begun(source), passes.epochs
+    number = max(1, sum(epoch in epochs for epoch in begun))
+    last = epochs[number - 1]
     whole, key = passes.counts(last), (source, last)
     return {
         "passes": number,

@@ -14,6 +14,7 @@ from pipeline.files.contents import map_array
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file, xxh3_128
 from pipeline.shard.tables import read_table
+from pipeline.verify.origins import PartOrigins, check_origins
 from pipeline.verify.result import VerifyError
 from pipeline.verify.token_ids import check_ids
 
@@ -22,14 +23,14 @@ from pipeline.verify.token_ids import check_ids
 class StorePart:
     """A part that is to be checked, after the tables of its store were.
 
-    `identity` is source.json, `row` the part's row of parts.parquet, `num_inputs` the rows of
-    inputs.parquet. Where `whole` is false, no token is read.
+    `identity` is source.json, `row` the part's row of parts.parquet, `origins` what the tables say
+    of where its documents are from. Where `whole` is false, no token is read.
     """
 
     root: Path
     identity: dict[str, Any]
     row: dict[str, Any]
-    num_inputs: int
+    origins: PartOrigins
     whole: bool = True
 
     def path(self, ending: str) -> Path:
@@ -83,9 +84,7 @@ def _check_index(path: Path, part: StorePart, lengths: np.ndarray) -> None:
         raise VerifyError("its documents do not lie end to end", path=path)
     if length.sum() != part.row["tokens"]:
         raise VerifyError("its lengths do not add up to the part's tokens", path=path)
-    file = index.column("file").to_numpy()
-    if len(file) and (file.min() < 0 or file.max() >= part.num_inputs):
-        raise VerifyError("names an input that inputs.parquet lacks", path=path)
+    check_origins(index, part.origins, path)
 
 
 def _check_metadata(column: pa.ChunkedArray, keep_columns: list[str], path: Path) -> None:

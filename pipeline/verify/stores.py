@@ -16,6 +16,7 @@ from pipeline.shard import schema
 from pipeline.shard.digests import sha256_bytes
 from pipeline.shard.manifest import Manifest, Source
 from pipeline.shard.tables import read_bytes, read_table
+from pipeline.verify.origins import PartOrigins, formats_of, part_origins
 from pipeline.verify.part import spans
 from pipeline.verify.result import InOrder, Progress, VerifyError
 from pipeline.verify.sample import Sample
@@ -98,8 +99,9 @@ class _Store:
     name: str
     root: Path
     identity: dict[str, Any]
-    num_inputs: int
     parts: pa.Table
+    origins: list[PartOrigins]
+    """Of each part."""
     read: frozenset[int]
     """Numbers of the parts whose tokens are read."""
 
@@ -112,7 +114,7 @@ class _Store:
                 root=self.root,
                 identity=self.identity,
                 row=row,
-                num_inputs=self.num_inputs,
+                origins=self.origins[part],
                 whole=part in self.read,
             )
 
@@ -208,8 +210,8 @@ def _check_store(
         name=source.name,
         root=root,
         identity=identity,
-        num_inputs=tables["inputs.parquet"].num_rows,
         parts=parts,
+        origins=part_origins(tables, root, formats_of(manifest).get(source.name)),
         read=frozenset(
             numbers if sample is None else store_parts(sample, source.name, len(numbers))
         ),

@@ -81,6 +81,7 @@ class DyingExecutor(LocalExecutor):
     """Dies after so many tasks, in the middle of the next one's recording."""
 
     def __init__(self, tasks: int) -> None:
+        super().__init__()
         self.left = tasks
 
     def map(self, function: Any, arguments: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -283,6 +284,19 @@ def test_planning_a_larger_corpus_is_measured_on_lengths_alone(tmp_path: Path) -
     assert not (tmp_path / "out").exists()
     (line,) = scale_tables.growth_table([row])[2:]
     assert line.startswith("| `reorder` | 20,000 | 0.0B |")
+
+
+def test_lengths_without_tokens_are_summed_part_by_part(tmp_path: Path) -> None:
+    path, documents = tmp_path / "lengths.u32", 1_050_000
+    np.arange(documents, dtype="<u4").tofile(path)
+    tracemalloc.start()
+    store = growth.LengthsOnly(path, documents)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * documents  # a copy in 64 bits would be four times that
+    assert store.tokens == store.parts.tokens.sum() == documents * (documents - 1) // 2
+    assert store.parts.tokens[0] == sum(range(100_000))
+    assert store.parts.documents.tolist() == [100_000] * 10 + [50_000]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from jobs import stages, tokenizing
 from jobs.build import OtherConfiguration, build
 from jobs.executor import LocalExecutor, RayExecutor
 from jobs.tokenizing import find_corpora
+from jobs.workplace import Workplace
 from packer.clock import choose_order, even_step_times, step_times
 from packer.orders import ORDERS
 from packer.schedule import Schedule
@@ -293,7 +294,7 @@ def test_files_of_others_in_the_directory_are_left_alone(
 
 def test_two_jobs_do_not_make_one_store_at_once(config: RunConfig, tmp_path: Path) -> None:
     identity = resolve_tokenizer(config.tokenizer)
-    corpus = find_corpora(config, identity, tmp_path)[0]
+    corpus = find_corpora(config, identity, Workplace.of(tmp_path, config.job))[0]
     lock = corpus.directory.parent / ".build" / corpus.directory.name
     with exclusive(lock), pytest.raises(Busy):
         build(config, tmp_path, QUIET)

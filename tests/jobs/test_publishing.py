@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from jobs.replan import replan
 from pipeline.config import JobSettings, RunConfig
 from pipeline.publish import WORK, recover
 from pipeline.report import report
+from pipeline.shard import atomic
 from pipeline.shard.manifest import load_manifest
 from pipeline.shard.rank_reader import Reader
 from pipeline.shard.reader import open_plan, open_shards
@@ -36,7 +36,7 @@ class Died(BaseException):
 @contextmanager
 def dying(moves: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Publications die after so many moves from the working state into the set."""
-    replace, left = os.replace, [moves]
+    replace, left = atomic.move, [moves]
 
     def move(source: Path, target: Path) -> None:
         if WORK in Path(source).parts and WORK not in Path(target).parts:
@@ -46,7 +46,7 @@ def dying(moves: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         replace(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.publish.os.replace", move)
+        patch.setattr("pipeline.publish.move", move)
         yield
 
 

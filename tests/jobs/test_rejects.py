@@ -8,6 +8,7 @@ import pytest
 
 from jobs import tokenizing
 from jobs.executor import LocalExecutor
+from jobs.workplace import Workplace
 from pipeline.config import ConfigError, RunConfig
 from pipeline.config_file import parse_config
 from pipeline.reading.listing import SourceError
@@ -35,7 +36,7 @@ def config_of(paths: list[Path], *, rejects: dict[str, object], **source: object
 
 def make_store(config: RunConfig, out: Path) -> TokenStore:
     identity = resolve_tokenizer(config.tokenizer)
-    corpora = tokenizing.find_corpora(config, identity, out)
+    corpora = tokenizing.find_corpora(config, identity, Workplace.of(out, config.job))
     (store,) = tokenizing.tokenize(corpora, identity, config, LocalExecutor(), QUIET)
     return store
 

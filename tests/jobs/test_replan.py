@@ -12,6 +12,7 @@ from jobs import replan as replan_module
 from jobs import stages
 from jobs.build import OtherConfiguration, build
 from jobs.executor import LocalExecutor
+from jobs.faults import GOES_ON, Advice
 from jobs.replan import replan
 from pipeline.config import JobSettings, RunConfig
 from pipeline.planning.plan import PlanError
@@ -89,11 +90,16 @@ def test_a_replan_killed_anywhere_leaves_the_set_as_it_was_or_finished(
     config: RunConfig, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(config, tmp_path, QUIET)
+    given: list[Advice] = []
 
     def replan_with(executor: Any, degrees: tuple[int, ...], strategy: str) -> None:
+        def opened(_: JobSettings, advice: Advice) -> nullcontext[Any]:
+            given.append(advice)
+            return nullcontext(executor)
+
         with monkeypatch.context() as patch:
             patch.setattr(stages, "ALONE_ROWS", 0)
-            patch.setattr(replan_module, "open_executor", lambda _: nullcontext(executor))
+            patch.setattr(replan_module, "open_executor", opened)
             replan(tmp_path, degrees, strategy, QUIET)
 
     for tasks in (0, 2):
@@ -104,6 +110,8 @@ def test_a_replan_killed_anywhere_leaves_the_set_as_it_was_or_finished(
     replan_with(LocalExecutor(), (5,), "per_document")  # takes nothing from the one that died
     verify(tmp_path)
     assert digests(tmp_path)["cp=2/00000.parquet"] == digests(built)["cp=2/00000.parquet"]
+    assert {advice.again for advice in given} == {GOES_ON.again}
+    assert "job.workers" not in given[0].memory  # it has no such option
 
 
 def test_replan_does_not_sign_damaged_indexes(config: RunConfig, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ class SideBySide(LocalExecutor):
     num_workers = 4
 
     def __init__(self) -> None:
+        super().__init__()
         self.mapped = 0
 
     def map_in_order(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

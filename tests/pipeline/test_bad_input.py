@@ -12,6 +12,7 @@ import pytest
 from pipeline.settings.documents import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from pipeline.tokenizer.engine import decode
+from pipeline.verify.origins import check_origins, part_origins
 from tests.bad_corpus import EXPECTED, FOLDERS, MANY, TRUNCATED, good, write_bad_corpus
 from tests.corpora import build_store, source_of, tiny_identity
 
@@ -64,3 +65,21 @@ def test_every_bad_record_is_refused_alone_and_counted_once(
         assert counts.pop(name) == {"truncated": 1}
     assert numbers == {name: documents for name, (documents, _) in EXPECTED.items() if documents}
     assert counts == {name: rejected for name, (_, rejected) in EXPECTED.items() if rejected}
+
+
+@pytest.mark.parametrize("split_bytes", [64, 1 << 20])
+def test_verify_finds_every_record_where_the_tables_say(
+    corpus: Path, tmp_path: Path, split_bytes: int
+) -> None:
+    store = build_store(source(corpus), tmp_path, split_bytes=split_bytes)
+    tables = {
+        name: pq.read_table(store / name)
+        for name in ("inputs.parquet", "parts.parquet", "rejects.parquet")
+    }
+    found = part_origins(tables, store, "auto")
+    for part, origins in enumerate(found):
+        path = store / "parts" / f"{part:05d}.index.parquet"
+        check_origins(pq.read_table(path), origins, path)
+    rejects = sum(len(origins.refused.file) for origins in found)
+    assert rejects == tables["rejects.parquet"].num_rows > 50
+    assert sum(origins.is_whole for origins in found) >= 3

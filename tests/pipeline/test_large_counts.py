@@ -44,6 +44,7 @@ from pipeline.verify.stores import RawStore, write_index
 from tests.changes import check_is_found, segment
 from tests.corpora import source_of
 from tests.fixture_files import StoreData, write_store
+from tests.fixture_set import SetData
 from tests.micro_batches import chunks, micro_batch
 
 MOST = (1 << 31) - 1
@@ -312,10 +313,18 @@ def test_quotas_hold_to_the_end_of_a_stream_of_62_bits() -> None:
     assert "too far from" in offender[1]
 
 
-def test_a_stream_that_claims_62_bits_is_found(tmp_path: Path) -> None:
-    check_is_found(
-        segment(stream_tokens=1 << 62), "tail.parquet", "end at stream position 264", tmp_path
-    )
+@pytest.mark.parametrize("pieces", [20, 1 << 62])
+def test_a_stream_that_claims_62_bits_is_found(pieces: int, tmp_path: Path) -> None:
+    def claim(data: SetData) -> None:
+        segment(stream_tokens=1 << 62)(data)
+        data.manifest["totals"]["stream_pieces"] = pieces
+
+    check_is_found(claim, "tail.parquet", "end at stream position 264", tmp_path)
+
+
+def test_more_parts_than_steps_are_refused_before_any_is_listed(tmp_path: Path) -> None:
+    message = "a segment has 1099511627776 parts and 8 steps"
+    check_is_found(segment(parts=1 << 40), "manifest.json", message, tmp_path)
 
 
 def test_the_bounds_are_those_of_the_format_page() -> None:

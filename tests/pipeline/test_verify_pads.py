@@ -73,7 +73,7 @@ def test_a_padded_cp_plan_passes_up_to_the_bound_on_tokens(
     assert verify(data.write(tmp_path)).rows == 16
 
 
-@pytest.mark.parametrize("multiple", [0, 6, "12", True])
+@pytest.mark.parametrize("multiple", [0, 6, "12", True, 1 << 40, 1 << 70])
 def test_a_multiple_that_no_plan_can_have_is_refused(multiple: object, tmp_path: Path):
     def change(data: SetData) -> None:
         data.manifest["cp"]["2"]["pad_multiple"] = multiple

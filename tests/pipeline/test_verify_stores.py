@@ -24,7 +24,12 @@ def with_metadata(change: Callable[[Any], Any] = lambda store: None) -> Change:
         books.source |= {"keep_columns": ["id", "url"], "notes": {"duplicate_id": 1}}
         books.index[0]["metadata"] = ['{"id":1,"url":null}', None, '{"id":3,"url":"x"}']
         books.index[1]["metadata"] = [None, None]
-        books.notes = {"path": ["a"], "record": [0], "reason": ["duplicate_id"], "detail": [""]}
+        books.notes = {
+            "path": ["a.jsonl"],
+            "record": [0],
+            "reason": ["duplicate_id"],
+            "detail": [""],
+        }
         change(books)
 
     return prepare

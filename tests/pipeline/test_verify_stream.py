@@ -1,12 +1,13 @@
 """Conservation and totals, broken on purpose in a set whose digests are right: verify speaks."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.shard import schema
-from pipeline.verify import ran, verify
+from pipeline.verify import VerifyError, ran, verify
 from tests.changes import PLAN, Change, add, both, broken, offence, put, segment
 from tests.fixture_contents import REASONS, UNITS, document_tokens
 from tests.fixture_set import SetData, make_set
@@ -85,7 +86,7 @@ CONSERVATION_LAWS: dict[str, tuple[Change, str, str]] = {
                 for column in [part["epoch"]] for row in range(len(column))
             ] and None,
             lambda data: data.tail["epoch"].__setitem__(1, 2),
-        ), "plan", "epoch 1 holds nothing"),
+        ), "plan", "epoch 0 holds nothing"),
     "the tail's segment exists": (tail(segment=1), "tail.parquet", "a segment that does not"),
     "the tail's document exists": (tail(doc_id=5), "tail.parquet", "row 0: its document"),
     "the tail's epoch may be": (tail(epoch=2), "tail.parquet", "row 0: its epoch"),
@@ -107,6 +108,7 @@ CONSERVATION_LAWS: dict[str, tuple[Change, str, str]] = {
 }  # fmt: skip
 
 
+MOST_EPOCHS = 2**31 - 1
 COUNTS = [
     "passes", "tokens", *(f"unselected_{unit}" for unit in ("documents", "pieces", "tokens")),
     *(f"{reason}_{unit}" for reason in REASONS for unit in UNITS),
@@ -151,6 +153,18 @@ SELECTION_LAWS: dict[str, tuple[Change, str]] = {
         both(of_source(0, weight=None), of_source(1, weight=None)), "too far from the"),
     "policies are known": (
         of_source(1, longer_than_context="split"), "longer_than_context is 'split'"),
+    "the stream goes on through any number of epochs": (
+        of_source(0, max_epochs=MOST_EPOCHS), "neither at a target nor at the end of a source"),
+    **{
+        f"a source has no {epochs} epochs": (
+            of_source(0, max_epochs=epochs), "segments.0.sources.0.max_epochs is")
+        for epochs in (0, -1, MOST_EPOCHS + 1, 1e300, math.inf, math.nan)
+    },
+    **{
+        f"no weight is {weight}": (
+            of_source(1, weight=weight), "segments.0.sources.1.weight is")
+        for weight in (0, -0.5, math.inf, math.nan)
+    },
     "sources stand once": (of_source(1, source=0), "segments.0.sources are [0, 0]"),
     "the end is known": (segment(at_source_end="go on"), "at_source_end is 'go on'"),
     "the target is not exceeded": (
@@ -172,9 +186,11 @@ def test_what_a_segment_says_of_its_sources_is_computed_again(law: str, tmp_path
     assert message in str(broken(change, tmp_path))
 
 
-def test_a_stream_may_end_within_a_piece_of_its_target(tmp_path: Path):
+@pytest.mark.parametrize("max_epochs", [2, MOST_EPOCHS])
+def test_a_stream_may_end_within_a_piece_of_its_target(max_epochs: int, tmp_path: Path):
     data = make_set()
     segment(at_source_end="drop", target_tokens=279)(data)
+    of_source(0, max_epochs=max_epochs)(data)
     verify(data.write(tmp_path))
 
 
@@ -229,6 +245,19 @@ def test_lost_doubled_or_miscounted_tokens_are_found(
     assert message in str(error)
     if "0000" in error.path:
         assert error.row_group is not None
+
+
+@pytest.mark.parametrize("pieces", [1 << 60, 0, -1, 1.5, None])
+def test_a_false_count_of_pieces_sizes_nothing(pieces: Any, tmp_path: Path):
+    data = make_set()
+    data.manifest["totals"]["stream_pieces"] = pieces
+    buckets = []
+    with pytest.raises(VerifyError, match=rf"totals.stream_pieces is {pieces}, the files give"):
+        verify(
+            data.write(tmp_path),
+            progress=lambda stage, _, total: buckets.append(total) if stage == "stream" else None,
+        )
+    assert set(buckets) == {1}
 
 
 def test_the_size_of_the_buckets_changes_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch):

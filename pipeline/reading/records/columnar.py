@@ -35,6 +35,8 @@ def parquet_records(split: Split, source: SourceConfig) -> Iterator[Outcome]:
                 use_threads=False,
             ):
                 yield from _rows(batch, source)
+        except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+            raise
         except (pa.ArrowException, OSError) as error:
             raise SourceError(
                 f"{path}: row groups {split.start} to {split.stop - 1} cannot be read: {error}; "
@@ -54,6 +56,8 @@ def arrow_records(split: Split, source: SourceConfig) -> Iterator[Outcome]:
         for batch in read_batches(path, split.start, split.stop, columns):
             for start in range(0, batch.num_rows, _BATCH_ROWS):
                 yield from _rows(batch.slice(start, _BATCH_ROWS), source)
+    except MemoryError:  # Arrow's is an ArrowException too, and says nothing of the file
+        raise
     except (ArrowError, pa.ArrowException, OSError) as error:
         raise SourceError(
             f"{path}: record batches in bytes {split.start} to {split.stop - 1} cannot be read: "
