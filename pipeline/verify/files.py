@@ -210,7 +210,7 @@ def _check_file(unit: tuple[Path, _Record]) -> int:
 
 def _num_pieces(path: Path) -> int:
     """Entries of the lists of a plan part, from its footer; 0 where it is not like the format."""
-    metadata = pq.read_metadata(path)
+    metadata = pq.read_metadata(parquet_source(path))
     names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
     places = [place for place, name in enumerate(names) if name.startswith("doc_id.")]
     groups = range(metadata.num_row_groups)

@@ -85,7 +85,8 @@ def _verify(
     counts = check_files(manifest, progress, in_order)
     stores, of_stores = check_stores(manifest, scratch, progress, in_order)
     steps, ran = StepTable(manifest), Ran(manifest, stores, scratch)
-    pieces = counts.pieces + pq.read_metadata(manifest.directory / "tail.parquet").num_rows
+    tail_source = parquet_source(manifest.directory / "tail.parquet")
+    pieces = counts.pieces + pq.read_metadata(tail_source).num_rows
     streams: list[StreamCounts] = []
     tail = [0, 0]
     for segment in range(len(manifest.segments)):

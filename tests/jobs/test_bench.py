@@ -273,6 +273,7 @@ def test_the_table_of_reading_shows_shares_of_the_mmap_and_reasons() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_planning_a_larger_corpus_is_measured_on_lengths_alone(tmp_path: Path) -> None:
     growth.write_lengths(tmp_path / "lengths.u32", 30_000)
     row = growth.measure_plan(tmp_path, "reorder", 20_000)

@@ -54,6 +54,7 @@ def test_any_number_of_nodes_gives_the_same_bytes(
     assert digests(tmp_path) == digests(built)
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_takes_nothing_with_it(
     config: RunConfig, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

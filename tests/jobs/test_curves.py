@@ -195,6 +195,7 @@ def test_bands_stand_from_none_to_the_narrowest() -> None:
     assert [x for x, _ in panel.curves["lookahead"]] == [0.0, 0.1, 0.01]
 
 
+@pytest.mark.slow
 def test_the_command_simulates_draws_and_draws_the_same_again(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     curves.main(["--quick", "--out", str(tmp_path), "--processes", "1"])

@@ -74,9 +74,9 @@ def test_no_store_has_parts_of_two_engines(
     made: list[str] = []
     tokenize_split = tokenizing._tokenize_split
 
-    def counted(split: Any, source: Any, identity: Any, directory: Path) -> Any:
+    def counted(split: Any, source: Any, identity: Any, directory: Path, scratch: Path) -> Any:
         made.append(f"{identity.engine} {source.name} {split.number}")
-        return tokenize_split(split, source, identity, directory)
+        return tokenize_split(split, source, identity, directory, scratch)
 
     monkeypatch.setattr(tokenizing, "_tokenize_split", counted)
     with pytest.raises(KeyboardInterrupt):

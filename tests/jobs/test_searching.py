@@ -156,7 +156,7 @@ class TestSearching:
         assert not executor.mapped
 
     @pytest.mark.ray
-    @pytest.mark.parametrize("workers", [1, 2, 4])
+    @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
     def test_gives_the_same_with_any_number_of_workers(
         self, ray_cluster: None, workers: int
     ) -> None:

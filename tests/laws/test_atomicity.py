@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from jobs.executor import LocalExecutor
+from pipeline import journal
 from pipeline import ledger as ledger_module
 from pipeline.config import RunConfig
 from pipeline.shard import atomic
@@ -113,7 +114,7 @@ def test_a_ledger_that_is_not_synced_is_noticed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ledger_module, "os", NO_SYNC)
+    monkeypatch.setattr(journal, "os", NO_SYNC)
     with noticed():
         test_power_may_fail_anywhere_and_no_finished_task_is_lost(
             0.5, config, whole, disk, tmp_path, monkeypatch

@@ -67,10 +67,10 @@ def test_parts_numbered_as_tasks_come_are_noticed(
 ) -> None:
     tokenize, tasks = tokenizing.tokenize_split, Counter[Path]()
 
-    def numbered(split: Split, source: Any, identity: Any, directory: Path) -> StorePartReceipt:
-        number = tasks[directory]
-        tasks[directory] += 1
-        return tokenize(replace(split, number=number), source, identity, directory)
+    def numbered(split: Split, source: Any, identity: Any, *places: Path) -> StorePartReceipt:
+        number = tasks[places[0]]
+        tasks[places[0]] += 1
+        return tokenize(replace(split, number=number), source, identity, *places)
 
     monkeypatch.setattr(tokenizing, "tokenize_split", numbered)
     build_with(LocalExecutor(), config, tmp_path / "in order", monkeypatch)

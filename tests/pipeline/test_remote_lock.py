@@ -132,7 +132,8 @@ def test_a_holder_that_slept_records_nothing_more(place: Path) -> None:
         ledger.record("key", "0", {"n": 0})
         for path in place.glob("lock/*"):
             path.unlink()  # another job took it for dead
-        time.sleep(4 * BEAT_S)
+        left_by(place, host="elsewhere")
+        time.sleep(DEAD_S / 2 + BEAT_S)
         with pytest.raises(Busy, match="another took over"):
             ledger.record("key", "1", {"n": 1})
     with Ledger(place / "ledger.jsonl") as ledger:

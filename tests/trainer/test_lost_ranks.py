@@ -166,6 +166,7 @@ def test_termination_is_heard_while_the_main_thread_waits() -> None:
     assert process.returncode == 7
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_run_in_one_line_that_says_where_it_goes_on(
     small_set: Path, small_model: Path, tmp_path: Path
 ) -> None:

@@ -20,6 +20,8 @@ from tests.trainer.small_sets import build_set, settings
 NUM_STEPS, STOPPED = 4, 2
 NUM_MICRO_BATCHES = 8
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Runs:
