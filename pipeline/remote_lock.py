@@ -79,37 +79,66 @@ class Held:
         Raises:
             Busy: one of them is alive.
         """
+        self._last = _now()
         self._put()
         self._thread.start()
-        others = self._others()
-        watched = {name: self._read(name) for name in others}
-        for name in [name for name in others if _is_dead_here(watched[name])]:
-            self._remove(name, watched.pop(name))
+        watched = {}
+        for name in self._others():
+            content = self._read(name)
+            if content is not None and _is_dead_here(content):
+                self._remove(name, content)
+            elif content is not None:
+                watched[name] = content
         if watched:
-            log.warning(
-                "%s was in use by %s; waiting up to %.0f s to see whether it still is",
-                self._directory,
-                _named(next(iter(watched.values()))),
-                DEAD_S,
-            )
-        until = time.monotonic() + DEAD_S
-        while watched and time.monotonic() < until:
-            time.sleep(BEAT_S / 10)
-            there = self._others()
-            for name in list(watched):
-                now = self._read(name) if name in there else None
-                if now is None:
-                    del watched[name]
-                elif now != watched[name]:
-                    raise Busy(
-                        f"another job ({_named(now)}) holds {self._directory}; wait for it to end, "
-                        "or choose another directory"
-                    )
-        for name, content in watched.items():
-            self._remove(name, content)
+            self._watch(watched)
+            self._replace(watched)
         self._state = "held"
         self._beat()
         self.check()
+
+    def _watch(self, watched: dict[str, Any]) -> None:
+        """See others change for as long as a live one may not."""
+        log.warning(
+            "%s was in use by %s; waiting up to %.0f s to see whether it still is",
+            self._directory,
+            _named(next(iter(watched.values()))),
+            DEAD_S,
+        )
+        until = time.monotonic() + DEAD_S
+        while watched and time.monotonic() < until:
+            time.sleep(BEAT_S / 10)
+            self._look_again(watched)
+
+    def _look_again(self, watched: dict[str, Any]) -> None:
+        """Drop from `watched` what is gone.
+
+        Raises:
+            Busy: one has changed.
+        """
+        there = self._others()
+        for name in list(watched):
+            now = self._read(name) if name in there else None
+            if now is None:
+                del watched[name]
+            elif now != watched[name]:
+                raise Busy(
+                    f"another job ({_named(now)}) holds {self._directory}; wait for it to end, or "
+                    "choose another directory"
+                )
+
+    def _replace(self, dead: dict[str, Any]) -> None:
+        """Remove what did not change.
+
+        This job says first that it holds the place, and then looks a last time. A holder that was
+        only asleep, or that changed while this one was, has written by then and is seen, or will
+        see this one when it does.
+        """
+        with self._beating:
+            self._state = "held"
+            self._put()
+            self._look_again(dead)
+            for name, content in dead.items():
+                self._remove(name, content)
 
     def check(self) -> None:
         """Nothing while the lock is held; a holder that slept looks first.
@@ -117,7 +146,7 @@ class Held:
         Raises:
             Busy: another job took it over.
         """
-        if time.monotonic() - self._last > DEAD_S / 2:
+        if _now() - self._last > DEAD_S / 2:
             self._beat()
         if self._lost:
             raise Busy(
@@ -140,10 +169,16 @@ class Held:
 
     def _beat(self) -> None:
         with self._beating:
+            begun = _now()
             if self._is_taken() or not (self._lock / self._own).exists():
                 self._lost = True
-            else:
-                self._put()
+                return
+            self._put()
+            # Asleep since it looked, it may have put back what another had removed. All look after
+            # they have put, so of two at least one sees the other.
+            if self._is_taken():
+                self._lost = True
+            self._last = begun
 
     def _is_taken(self) -> bool:
         """Whether another holds what this one holds: it took it while this one slept."""
@@ -156,7 +191,6 @@ class Held:
         self._count += 1
         content = json.dumps({**_this_process(), "state": self._state, "count": self._count})
         write_atomically(self._lock / self._own, content.ljust(_OBJECT_BYTES).encode())
-        self._last = time.monotonic()
 
     def _others(self) -> list[str]:
         return sorted(set(list_files(str(self._lock))) - {self._own})
@@ -173,9 +207,14 @@ class Held:
                     raise
         raise AssertionError
 
-    def _remove(self, name: str, content: dict[str, Any] | None) -> None:
+    def _remove(self, name: str, content: dict[str, Any]) -> None:
         log.warning("%s: the job before (%s) is dead", self._directory, _named(content))
         (self._lock / name).unlink(missing_ok=True)
+
+
+def _now() -> float:
+    """Seconds of a clock that goes on while the machine sleeps, where the system has one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _this_process() -> dict[str, Any]:
@@ -196,10 +235,8 @@ def _marks(pid: int) -> dict[str, str]:
         return {}
 
 
-def _is_dead_here(content: dict[str, Any] | None) -> bool:
+def _is_dead_here(content: dict[str, Any]) -> bool:
     """Whether a process was one of this machine, and is no more; of others nothing is known."""
-    if content is None:
-        return True
     own = _this_process()
     same = ("host", "boot", "namespace")
     if "boot" not in own or any(content.get(name) != own[name] for name in same):
@@ -207,7 +244,5 @@ def _is_dead_here(content: dict[str, Any] | None) -> bool:
     return _marks(int(content["pid"])).get("began") != content.get("began")
 
 
-def _named(content: dict[str, Any] | None) -> str:
-    if content is None:
-        return "?"
+def _named(content: dict[str, Any]) -> str:
     return f"process {content.get('pid')} on {content.get('host')}"

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +161,67 @@ def test_a_ledger_in_a_store_keeps_what_it_was_told(
         assert ledger.receipt("key", "1") == {"n": 1}
         ledger.remove()
     assert not list(place.glob("ledger.jsonl/*"))
+
+
+class Interrupted(remote_lock.Held):
+    """Something happens while it sleeps: at the end of its watch, or before it puts its object."""
+
+    after_watch: Callable[[], object] = staticmethod(lambda: None)
+    before_put: Callable[[], object] = staticmethod(lambda: None)
+
+    def _watch(self, watched: dict[str, Any]) -> None:
+        super()._watch(watched)
+        self.after_watch()
+
+    def _put(self) -> None:
+        self.before_put()
+        super()._put()
+
+
+def test_a_job_that_slept_while_it_watched_looks_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = left_by(place, host="elsewhere", pid=1)
+    monkeypatch.setattr(remote_lock, "DEAD_S", 0.0)  # all of the time to watch was slept through
+    held = Interrupted(place)
+    held.after_watch = lambda: left_by(place, host="elsewhere", pid=1, count=4)
+    try:
+        with pytest.raises(Busy, match="on elsewhere"):
+            held.take()
+    finally:
+        held.release()
+    assert path.exists()
+
+
+def test_a_holder_that_puts_back_what_another_removed_sees_the_other(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_lock, "BEAT_S", 1e6)
+    held = Interrupted(place)
+    held.take()
+
+    def taken_over() -> None:
+        for path in place.glob("lock/*"):
+            path.unlink()
+        left_by(place, host="elsewhere", pid=1)
+
+    held.before_put = taken_over
+    held._beat()
+    with pytest.raises(Busy, match="another took over"):
+        held.check()
+    held.release()
+
+
+def test_a_machine_that_sleeps_counts_its_sleep(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_lock, "BEAT_S", 1e6)
+    clocks = {time.CLOCK_MONOTONIC: 5.0, time.CLOCK_BOOTTIME: 5.0}
+    monkeypatch.setattr(remote_lock.time, "clock_gettime", clocks.__getitem__)
+    with exclusive(place) as hold:
+        for path in place.glob("lock/*"):
+            path.unlink()
+        hold.check()
+        clocks[time.CLOCK_BOOTTIME] += 600
+        with pytest.raises(Busy, match="another took over"):
+            hold.check()
