@@ -12,11 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from pipeline.files.url_path import is_remote
-from pipeline.reading.storage import list_files
+from pipeline.reading.storage import AT_ONCE, list_files
 from pipeline.shard.atomic import named_when_full, remove_files, remove_tree, write_atomically
-
-_AT_ONCE = 16
-"""Requests to an object store."""
 
 
 class Journal(Protocol):
@@ -88,7 +85,7 @@ class _Objects:
         self._next = 1 + max((int(name.partition("-")[0]) for name in self._names), default=-1)
 
     def chunks(self) -> list[bytes]:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             return list(pool.map(lambda name: (self._path / name).read_bytes(), self._names))
 
     def restart(self, content: bytes) -> None:

@@ -13,9 +13,7 @@ import pyarrow as pa
 
 from pipeline.files.copies import copy_of, mapped
 from pipeline.files.url_path import is_remote
-
-_AT_ONCE = 16
-"""Requests to an object store."""
+from pipeline.reading.storage import AT_ONCE
 
 
 def contents(path: Path) -> pa.Buffer:
@@ -36,9 +34,9 @@ def read_each(paths: Sequence[Path]) -> Iterator[bytes]:
     if not any(map(is_remote, paths)):
         yield from map(_read, paths)
         return
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for start in range(0, len(paths), _AT_ONCE):
-            yield from pool.map(_read, paths[start : start + _AT_ONCE])
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for start in range(0, len(paths), AT_ONCE):
+            yield from pool.map(_read, paths[start : start + AT_ONCE])
 
 
 def _read(path: Path) -> bytes:

@@ -25,12 +25,17 @@ def copy_of(url: str) -> pa.Buffer:
         StorageError: it cannot be had.
         OSError: there is no room for the copy.
     """
-    return _copy_of(url, stamp(url))
+    known = stamp(url)
+    return _fetched(url) if known is None else _copy_as_of(url, known)
 
 
 @lru_cache(maxsize=_KEPT)
-def _copy_of(url: str, _stamp: str | None) -> pa.Buffer:
+def _copy_as_of(url: str, _stamp: str) -> pa.Buffer:
     """A copy of the object as it was stamped."""
+    return _fetched(url)
+
+
+def _fetched(url: str) -> pa.Buffer:
     handle, name = tempfile.mkstemp(prefix="steelyard-copy-")
     os.close(handle)
     try:

@@ -6,8 +6,10 @@ and others). The path is taken as it stands, nothing in it is an escape. `file:/
 
 from __future__ import annotations
 
+import errno
 import glob
 import io
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +23,10 @@ import pyarrow as pa
 import xxhash
 from pyarrow import fs
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a system says that has no room for more of a file."""
+AT_ONCE = 16
+"""Requests to an object store."""
 _DIGEST_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 22
 _OPTIONS = re.compile(r"\?(?=[A-Za-z_]+=)")
@@ -157,10 +163,22 @@ def read(path: str) -> bytes:
 
 
 def download(url: str, path: str) -> None:
-    """Copy the file at a URL to a local path."""
-    with _clear(url):
-        system, inner = locate(url)
-        fs.copy_files(inner, path, source_filesystem=system, destination_filesystem=_LOCAL)
+    """Copy the file at a URL to a local path.
+
+    Raises:
+        StorageError: it cannot be had.
+        OSError: there is no room for it, in a line that names the path.
+    """
+    try:
+        with _clear(url):
+            system, inner = locate(url)
+            fs.copy_files(inner, path, source_filesystem=system, destination_filesystem=_LOCAL)
+    except StorageError as error:
+        number = getattr(error.__cause__, "errno", None)
+        if number not in FULL:
+            raise
+        reason = f"{os.strerror(number)}; make room, then run the same command again"
+        raise OSError(number, reason, path) from error
 
 
 def upload(path: str, url: str) -> None:

@@ -7,7 +7,6 @@ then put under its final name. Were the put cut short, the job's ledger would no
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import shutil
@@ -17,13 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pipeline.files.url_path import is_remote
-from pipeline.reading.storage import list_files, upload
+from pipeline.reading.storage import AT_ONCE, FULL, list_files, upload
 from pipeline.reading.storage import move as move_object
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a system says that has no room for more of a file."""
-_AT_ONCE = 16
-"""Requests to an object store."""
 
 
 @contextlib.contextmanager
@@ -32,7 +26,7 @@ def named_when_full(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
         reason = f"{os.strerror(error.errno)}; make room, then run the same command again"
         raise OSError(error.errno, reason, str(path)) from error
@@ -108,6 +102,6 @@ def remove_tree(directory: Path) -> None:
 
 def remove_files(paths: Iterable[Path]) -> None:
     """Remove files, of an object store many at a time."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         for _ in pool.map(lambda path: path.unlink(missing_ok=True), paths):
             pass
