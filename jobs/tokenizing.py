@@ -86,7 +86,9 @@ def find_corpora(
                 stamps=seen.stamps,
                 key=key,
                 directory=store_root / name,
-                scratch=place.scratch / name if is_remote(store_root) else store_root / name,
+                scratch=(
+                    place.scratch_of_store(name) if is_remote(store_root) else store_root / name
+                ),
                 digest_cache=cache,
             )
         )

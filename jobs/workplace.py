@@ -13,6 +13,7 @@ from pipeline.config import ConfigError, JobSettings
 from pipeline.files.url_path import is_remote
 from pipeline.ledger import remove_ledger
 from pipeline.publish import WORK
+from pipeline.reading.storage import is_url, local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,11 @@ class Workplace:
         directory of caches, unless `job.scratch` names another.
 
         Raises:
-            ConfigError: workers of a cluster would have no scratch in common.
+            ConfigError: workers of a cluster would have no scratch in common, or it is a URL.
         """
         own = f"steelyard-{xxhash.xxh3_64_hexdigest(str(root).encode())}"
         if settings.scratch is not None:
-            return cls(root, Path(settings.scratch).resolve() / own)
+            return cls(root, _local_directory(settings.scratch) / own)
         if not is_remote(root):
             return cls(root, root / WORK)
         if settings.executor == "ray" and (settings.address or os.environ.get("RAY_ADDRESS")):
@@ -65,6 +66,10 @@ class Workplace:
         """Where a plan's inverses and runs are; another plan's never mix with them."""
         return self.scratch / f"scratch-{plan_key[:16]}"
 
+    def scratch_of_store(self, name: str) -> Path:
+        """Where a token store in an object store is prepared; gone with the rest of scratch."""
+        return self.scratch / f"scratch-{name}"
+
     def clean_up(self) -> None:
         """Remove what only an unfinished set needs: scratch and the ledger."""
         for path in self.scratch.glob("scratch-*"):
@@ -72,3 +77,15 @@ class Workplace:
         if self.scratch != self.state:
             shutil.rmtree(self.scratch, ignore_errors=True)
         remove_ledger(self.ledger)
+
+
+def _local_directory(scratch: str) -> Path:
+    """`job.scratch` as a path.
+
+    Raises:
+        ConfigError: it is in an object store.
+    """
+    name = local_path(scratch)
+    if is_url(name):
+        raise ConfigError(f"job.scratch is {scratch}; it must be a directory on a disk")
+    return Path(name).expanduser().resolve()

@@ -9,6 +9,7 @@ from typing import Any
 from packer.orders import AUTO
 from packer.workload import Workload
 from pipeline.config import RunConfig
+from pipeline.files.url_path import is_inside
 from pipeline.settings.cluster import ParallelSettings
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file
@@ -91,7 +92,7 @@ def order_key(settings: ParallelSettings) -> str | dict[str, Any]:
 def source_entry(root: Path, store: TokenStore) -> dict[str, Any]:
     """What the manifest says of a source; `root` is the set's directory."""
     given = store.directory
-    inside = given.is_relative_to(root)
+    inside = is_inside(given, root)
     return {
         "name": store.name,
         "store": given.relative_to(root).as_posix() if inside else given.as_posix(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, NoReturn
 
 from packer.orders import AUTO
@@ -122,14 +123,14 @@ def _check_workload(manifest: Manifest, settings: WorkloadSettings) -> None:
 
 def _check_degrees(manifest: Manifest, settings: ContextParallelSettings, max_tokens: int) -> None:
     """The degrees that are asked for are there, and as they are asked for."""
-    workload = workload_of(manifest)
+    workload, chain = workload_of(manifest), quote(str(manifest.directory))
     for cp_size in settings.sizes:
         entry = manifest.cp.get(str(cp_size))
         if entry is None:
             _refuse(
                 f"the chain has CP plans of degrees {list(manifest.cp_sizes)}, the configuration "
                 f"asks for {cp_size}; leave context_parallel.sizes out, and plan it with: "
-                f"steelyard replan {manifest.directory} --cp-size {cp_size}"
+                f"steelyard replan {chain} --cp-size {cp_size}"
             )
         if settings.model_fields_set <= {"sizes"}:
             continue
@@ -142,7 +143,7 @@ def _check_degrees(manifest: Manifest, settings: ContextParallelSettings, max_to
             _refuse(
                 f"the chain's CP plans of degree {cp_size} have {name} {entry.get(name)!r}, the "
                 f"configuration asks for {asked[name]!r}; leave [context_parallel] out, or change "
-                f"the chain first: steelyard replan {manifest.directory} --cp-size {cp_size}"
+                f"the chain first: steelyard replan {chain} --cp-size {cp_size}"
             )
 
 

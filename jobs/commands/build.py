@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -44,6 +45,9 @@ def build(
         return
     show.plan(result.plan, result.balance)
     if result.finished:
-        reporter.line(f"finished: {out}; next: steelyard verify {out} && steelyard report {out}")
+        place = quote(str(out))
+        reporter.line(
+            f"finished: {out}; next: steelyard verify {place} && steelyard report {place}"
+        )
     else:
         reporter.line(f"planned: {out}, nothing is published; without --dry-run it goes on")

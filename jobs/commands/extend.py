@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -46,6 +47,6 @@ def extend(
         return
     show.plan(result.plan, result.balance)
     if result.finished:
-        reporter.line(f"extended: {directory}; next: steelyard verify {directory}")
+        reporter.line(f"extended: {directory}; next: steelyard verify {quote(str(directory))}")
     else:
         reporter.line(f"planned: {directory}, nothing is published; without --dry-run it goes on")

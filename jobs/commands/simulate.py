@@ -26,8 +26,8 @@ def simulate(
         typer.Option(
             help="fig3 (the paper's), fig3_stream (the same as parts of windows), a .npy or "
             ".json of lengths, FILE.parquet:COLUMN (lengths or "
-            "lists of token ids), a Megatron .idx, or a token store's directory; in the order they "
-            "stand there."
+            "lists of token ids), a Megatron .idx, or a token store's directory or URL; in the "
+            "order they stand there."
         ),
     ] = "fig3",
     max_tokens: Annotated[

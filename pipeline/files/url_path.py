@@ -45,7 +45,8 @@ class UrlPath:
     """
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        place, path, options = split_url(url)
+        self._url = f"{place}/{path.rstrip('/')}{options}"
 
     def __truediv__(self, name: str | PurePosixPath) -> UrlPath:
         return UrlPath(join_url(self._url, str(name)))
@@ -67,7 +68,7 @@ class UrlPath:
 
     @property
     def name(self) -> str:
-        return split_url(self._url)[1].rstrip("/").rpartition("/")[2]
+        return split_url(self._url)[1].rpartition("/")[2]
 
     @property
     def stem(self) -> str:

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -191,7 +192,7 @@ def no_set(directory: Path) -> FormatError:
     """What to say of a directory that holds no set."""
     return FormatError(
         "is missing: there is no finished set here; make one with: steelyard build "
-        f"--config FILE --out {directory}",
+        f"--config FILE --out {quote(str(directory))}",
         path=directory / "manifest.json",
     )
 

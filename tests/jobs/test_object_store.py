@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,13 +20,17 @@ from jobs.executor import LocalExecutor
 from jobs.extend import extend
 from jobs.fork import fork
 from jobs.replan import replan
+from jobs.workplace import Workplace
+from pipeline.built import stores_of
 from pipeline.config import ConfigError, JobSettings, RunConfig
-from pipeline.files.url_path import UrlPath, as_path
+from pipeline.files.url_path import UrlPath, as_path, is_inside
 from pipeline.publish import WORK
 from pipeline.report import report
 from pipeline.shard.atomic import write_atomically
+from pipeline.shard.manifest import load_manifest, no_set
 from pipeline.shard.reader import open_plan, open_shards
 from pipeline.verify import VerifyError, verify
+from tests.jobs.command_line import run
 from tests.jobs.small_run import QUIET, DyingExecutor, build_with, digests
 from tests.object_store import s3_server
 
@@ -207,6 +213,61 @@ def test_damage_in_a_store_is_found_by_name(whole: UrlPath, kind: str) -> None:
     with pytest.raises(VerifyError, match=name.rpartition("/")[2]):
         verify(cast(Path, whole))
     write_atomically(path, content)
+
+
+@pytest.mark.parametrize("remote", ["set", pytest.param("stores", marks=pytest.mark.slow)])
+def test_a_set_and_its_stores_may_be_of_two_kinds(
+    config: RunConfig, place: Path, tmp_path: Path, remote: str
+) -> None:
+    roots = {"set": tmp_path / "set", "stores": tmp_path / "stores", remote: place}
+    shards = config.shards.model_copy(update={"store": str(roots["stores"])})
+    assert build(config.model_copy(update={"shards": shards}), roots["set"], QUIET).finished
+    assert verify(roots["set"]).pieces
+    stores = [store.directory for store in stores_of(load_manifest(roots["set"]))]
+    assert all(is_inside(directory, roots["stores"]) for directory in stores)
+
+
+def test_what_making_a_store_elsewhere_needs_goes_with_the_scratch(tmp_path: Path) -> None:
+    workplace = Workplace.of(tmp_path, JobSettings())
+    ids = workplace.scratch_of_store("lines-0123") / "ids"
+    ids.mkdir(parents=True)
+    workplace.clean_up()
+    assert not ids.exists()
+    assert not ids.parent.exists()
+
+
+def test_scratch_is_a_directory_on_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    at_home = Workplace.of(tmp_path / "set", JobSettings(scratch="~/scratch"))
+    assert at_home.scratch.parent == tmp_path / "scratch"
+    with pytest.raises(ConfigError, match=r"job\.scratch is s3://bucket/x; it must be a directory"):
+        Workplace.of(tmp_path / "set", JobSettings(scratch="s3://bucket/x"))
+
+
+def test_lengths_of_a_token_store_there_are_simulated(
+    built: Path, whole: UrlPath, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = next((built / "store").glob("*/lengths.u32")).parent.name
+    options = ("--num-micro-batches=2", "--context-length=300", "--policies=concat", "--json")
+    kept = []
+    for root in (whole, built):
+        assert run("simulate", "--lengths", str(root / "store" / name), *options) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        kept.append({name: row[name] for name in ("steps", "placed_tokens", "total_workload")})
+    assert kept[0]["steps"]
+    assert kept[0] == kept[1]
+
+
+def test_a_slash_at_the_end_of_a_url_is_nothing(options: str) -> None:
+    assert as_path(f"s3://{BUCKET}/set/{options}") == as_path(f"s3://{BUCKET}/set{options}")
+    assert str(as_path(f"s3://{BUCKET}/set/{options}")) == f"s3://{BUCKET}/set{options}"
+
+
+def test_a_command_with_a_url_can_be_pasted(options: str) -> None:
+    url = f"s3://{BUCKET}/none{options}"
+    assert "&" in url
+    command = str(no_set(as_path(url))).partition("make one with: ")[2]
+    assert shlex.split(command)[-1] == url
 
 
 def test_a_cluster_without_common_scratch_is_refused(config: RunConfig, place: Path) -> None:
