@@ -16,8 +16,6 @@ from pipeline.balance import cp_parts, describe_cp, measure_plan
 from pipeline.config import RunConfig
 from pipeline.describe import describe, dtype_of, order_key, rows_per_group
 from pipeline.files.sizes import Sizes
-from pipeline.ledger import Ledger
-from pipeline.lock import exclusive
 from pipeline.planning.chain import ChainEnd
 from pipeline.planning.cp_plans import CPJob, check_padding, cp_jobs
 from pipeline.planning.plan import plan_key
@@ -29,6 +27,8 @@ from pipeline.shard.manifest import load_manifest
 from pipeline.shard.segment import parse_segment
 from pipeline.shard.tables import FormatError
 from pipeline.shard.writer import FileReceipt
+from pipeline.state.ledger import Ledger
+from pipeline.state.lock import exclusive
 from pipeline.tokenizer.identity import policy_text
 from pipeline.tokenizer.resolve import resolve_tokenizer
 

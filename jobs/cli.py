@@ -79,11 +79,11 @@ def exit_status(error: Exception) -> int | None:
     from jobs.faults import ClusterError, OutOfMemory
     from packer.packing.packer import PackingError
     from pipeline.config import ConfigError
-    from pipeline.lock import Busy
     from pipeline.planning.plan import PlanError
     from pipeline.reading.listing import SourceError
     from pipeline.shard.tables import FormatError, NotInSet
     from pipeline.shard.token_store import StoreError
+    from pipeline.state.lock import Busy
     from pipeline.stores.rejects import RejectsError
     from pipeline.tokenizer.identity import TokenizerError
     from pipeline.verify import VerifyError

@@ -9,11 +9,11 @@ from jobs.executor import Executor
 from jobs.progress import Reporter
 from jobs.stamped import check_stamps, is_as_expected, read_stamped
 from jobs.units import Unit, run_units
-from pipeline.ledger import Ledger, Receipt
 from pipeline.reading.listing import SourceError
 from pipeline.reading.splits import Split
 from pipeline.settings.documents import SourceConfig
 from pipeline.shard.schema import part_name
+from pipeline.state.ledger import Ledger, Receipt
 from pipeline.stores.duplicates import (
     duplicates_are_there,
     find_duplicates,

@@ -22,8 +22,6 @@ from pipeline.balance import cp_parts, describe_cp, measure_plan
 from pipeline.built import check_parts, stores_of, workload_of
 from pipeline.config import ConfigError, RunConfig
 from pipeline.extending import balances_of, chain_cp_jobs, check_shared, describe_extended
-from pipeline.ledger import Ledger
-from pipeline.lock import exclusive
 from pipeline.planning.chain import ChainEnd, chain_key, plan_keys
 from pipeline.planning.cp_plans import check_padding
 from pipeline.planning.plan import plan_key
@@ -34,6 +32,8 @@ from pipeline.shard.manifest import Manifest, load_manifest
 from pipeline.shard.segment import parse_segment
 from pipeline.shard.token_store import TokenStore
 from pipeline.shard.writer import FileReceipt
+from pipeline.state.ledger import Ledger
+from pipeline.state.lock import exclusive
 from pipeline.tokenizer.resolve import resolve_tokenizer
 
 _TABLES = ("steps.parquet", "tail.parquet")

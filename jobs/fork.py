@@ -13,9 +13,9 @@ from pipeline.built import check_parts, stores_of
 from pipeline.config import ConfigError, JobSettings
 from pipeline.files.url_path import is_inside
 from pipeline.forking import Fork, describe_fork, fork_at, link_stores, write_fork
-from pipeline.lock import exclusive
 from pipeline.publish import WORK, publish, recover
 from pipeline.shard.manifest import load_manifest
+from pipeline.state.lock import exclusive
 
 
 def fork(root: Path, from_step: int, out: Path, reporter: Reporter) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.progress import Reporter
 from pipeline.config import ConfigError
-from pipeline.shard.atomic import write_atomically
+from pipeline.files.atomic import write_atomically
 from pipeline.shard.json_files import read_object
 from trainer.errors import TrainerError, require_torch
 

@@ -20,14 +20,14 @@ from packer.context_parallel import DIAGNOSTIC, STRATEGIES
 from pipeline.balance import cp_parts, describe_cp
 from pipeline.built import config_of, workload_of
 from pipeline.config import ConfigError, JobSettings
-from pipeline.ledger import Ledger
-from pipeline.lock import exclusive
 from pipeline.planning.chain import chain_key, plan_keys
 from pipeline.planning.cp_plans import check_padding, cp_jobs
 from pipeline.publish import publish, read_receipts, recover, staged_parts
 from pipeline.settings.context_parallel import ContextParallelSettings
 from pipeline.shard.manifest import load_manifest
 from pipeline.shard.writer import FileReceipt
+from pipeline.state.ledger import Ledger
+from pipeline.state.lock import exclusive
 
 _ADVICE = replace(GOES_ON, memory="use a machine with more memory for each of its cores")
 

@@ -23,11 +23,11 @@ from packer.throughput import FLAT, Throughput
 from packer.window_lengths import fig3_stream_lengths
 from packer.workload import LONGEST_PIECE, Workload
 from pipeline.config import ConfigError
+from pipeline.files.storage import is_url
 from pipeline.files.url_path import as_path
 from pipeline.planning.bounds import warn_of_one_rank
 from pipeline.planning.workloads import workload_of_config, workload_of_profile
 from pipeline.reading.megatron import check_index, open_index
-from pipeline.reading.storage import is_url
 from pipeline.reading.token_columns import holds_ids, list_lengths
 from pipeline.shard.token_store import TokenStore
 

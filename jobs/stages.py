@@ -15,18 +15,18 @@ from jobs.progress import Reporter
 from jobs.searching import searching
 from jobs.units import Unit, run_units
 from pipeline.config import RunConfig, fingerprint
+from pipeline.files.atomic import remove_temporary
 from pipeline.files.sizes import Sizes
 from pipeline.files.url_path import as_path
-from pipeline.ledger import Ledger, Receipt
 from pipeline.materialize import MoveJob, assemble_shard, scatter_run
 from pipeline.planning.chain import ChainEnd
 from pipeline.planning.cp_plans import CPJob, write_cp_part
 from pipeline.planning.plan import write_plan
 from pipeline.planning.runs import RunGroups, inverse_is_there, run_path
-from pipeline.shard.atomic import remove_temporary
 from pipeline.shard.segment import Segment, parse_segment
 from pipeline.shard.token_store import TokenStore
 from pipeline.shard.writer import FileReceipt
+from pipeline.state.ledger import Ledger, Receipt
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.ledger import Receipt
 from pipeline.reading.inputs import stamps_now, word_of
 from pipeline.reading.listing import SourceError
 from pipeline.reading.splits import Split
+from pipeline.state.ledger import Receipt
 
 _STAMPS = "stamps"
 

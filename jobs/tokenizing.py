@@ -15,8 +15,6 @@ from jobs.workplace import Workplace
 from pipeline.config import RunConfig, fingerprint
 from pipeline.files.sizes import Sizes
 from pipeline.files.url_path import as_path, is_inside, is_remote
-from pipeline.ledger import Ledger, Receipt, remove_ledger
-from pipeline.lock import Hold, exclusive
 from pipeline.publish import WORK
 from pipeline.reading.inputs import look_at, word_of
 from pipeline.reading.listing import InputFile, SourceError, list_inputs
@@ -25,6 +23,8 @@ from pipeline.reading.splits import Split, plan_splits
 from pipeline.settings.documents import RejectSettings, SourceConfig
 from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
+from pipeline.state.ledger import Ledger, Receipt, remove_ledger
+from pipeline.state.lock import Hold, exclusive
 from pipeline.stores.finish import finish_store, part_is_there, rejects_path, remove_leftovers
 from pipeline.stores.key import store_key
 from pipeline.stores.rejects import check_share, check_stop_on, first_row, stop_on_duplicates

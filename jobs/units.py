@@ -9,7 +9,7 @@ from typing import Any
 
 from jobs.executor import Executor
 from jobs.progress import Stage
-from pipeline.ledger import Ledger, Receipt, write_note
+from pipeline.state.ledger import Ledger, Receipt, write_note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 import xxhash
 
 from pipeline.config import ConfigError, JobSettings
+from pipeline.files.storage import is_url, local_path
 from pipeline.files.url_path import is_remote
-from pipeline.ledger import remove_ledger
 from pipeline.publish import WORK
-from pipeline.reading.storage import is_url, local_path
+from pipeline.state.ledger import remove_ledger
 
 
 @dataclass(frozen=True, slots=True)

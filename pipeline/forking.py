@@ -18,17 +18,17 @@ from pipeline.chain_balance import combined
 from pipeline.config import ConfigError, fingerprint
 from pipeline.extending import balances_of, chain_cp_jobs, source_totals
 from pipeline.files.contents import parquet_source
+from pipeline.files.links import link_or_copy
+from pipeline.files.storage import is_url
 from pipeline.planning.chain import chain_key, plan_keys, with_sources
 from pipeline.planning.cut import cut_segment
 from pipeline.planning.mixing import selection_totals
 from pipeline.planning.plan_parts import read_plan_part, tail_table
 from pipeline.planning.pool import pool_before
 from pipeline.publish import read_receipts
-from pipeline.reading.storage import is_url
 from pipeline.settings.cluster import schedule_of
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_file
-from pipeline.shard.links import link_or_copy
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.segment import Segment
 from pipeline.shard.tables import FormatError, read_table

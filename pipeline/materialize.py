@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.files.atomic import atomic_path
 from pipeline.files.contents import parquet_source
 from pipeline.files.url_path import as_path
 from pipeline.planning.plan_parts import as_offsets
 from pipeline.planning.runs import InverseSlice, read_inverse, run_path
 from pipeline.shard import schema
-from pipeline.shard.atomic import atomic_path
 from pipeline.shard.token_store import TokenStore
 from pipeline.shard.writer import FileReceipt, write_part
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.files.atomic import move, remove_files, remove_tree, write_atomically
 from pipeline.shard import schema
-from pipeline.shard.atomic import move, remove_files, remove_tree, write_atomically
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.superseded import WORK, keep_superseded, read_set_table
 from pipeline.shard.tables import FormatError

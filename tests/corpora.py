@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import zstandard
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from pipeline.files.storage import digest_file
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.splits import plan_splits
-from pipeline.reading.storage import digest_file
 from pipeline.settings.documents import SourceConfig, TokenizerConfig
 from pipeline.stores.duplicates import find_duplicates, write_ids
 from pipeline.stores.finish import finish_store

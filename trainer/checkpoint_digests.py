@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.shard.atomic import write_atomically
+from pipeline.files.atomic import write_atomically
 from pipeline.shard.digests import xxh3_128, xxh3_128_file
 from trainer.errors import TrainerError
 

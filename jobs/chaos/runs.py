@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pipeline.ledger import entries_of, notes_of
 from pipeline.publish import WORK, staged_parts
+from pipeline.state.ledger import entries_of, notes_of
 
 ROOT = Path(__file__).parents[2]
 _ENVIRONMENT = {

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.files.copies import copy_of, mapped
+from pipeline.files.storage import AT_ONCE
 from pipeline.files.url_path import is_remote
-from pipeline.reading.storage import AT_ONCE
 
 
 def contents(path: Path) -> pa.Buffer:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from pipeline.reading.storage import download, stamp
+from pipeline.files.storage import download, stamp
 
 _KEPT = 4
 

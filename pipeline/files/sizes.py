@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pipeline.files.storage import list_files
 from pipeline.files.url_path import is_remote
-from pipeline.reading.storage import list_files
 
 
 class Sizes:

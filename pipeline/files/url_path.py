@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 
 from pipeline.files.copies import copy_of
-from pipeline.reading.storage import (
+from pipeline.files.storage import (
     delete,
     file_size,
     is_url,

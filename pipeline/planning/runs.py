@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from packer.plan import Pieces
-from pipeline.shard.atomic import atomic_path
+from pipeline.files.atomic import atomic_path
 from pipeline.shard.schema import part_name
 from pipeline.shard.token_store import TokenStore
 

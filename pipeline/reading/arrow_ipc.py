@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from pyarrow import ipc
 
-from pipeline.reading.storage import open_random
+from pipeline.files.storage import open_random
 
 _MAGIC = b"ARROW1"
 _HEAD_BYTES = 4096

@@ -6,10 +6,10 @@ import glob
 import os
 from collections.abc import Sequence
 
+from pipeline.files.storage import is_url, local_path, split_url
 from pipeline.reading import megatron
 from pipeline.reading.listing import InputFile, SourceError
 from pipeline.reading.records.compressed import COMPRESSIONS
-from pipeline.reading.storage import is_url, local_path, split_url
 from pipeline.settings.documents import SourceConfig
 
 _JSONL = (".jsonl", ".ndjson", ".json")

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import fingerprint
+from pipeline.files.atomic import write_atomically
+from pipeline.files.storage import digest_file, is_url, stamp
 from pipeline.reading.listing import InputFile
-from pipeline.reading.storage import digest_file, is_url, stamp
-from pipeline.shard.atomic import write_atomically
 
 _THREADS = 8
 

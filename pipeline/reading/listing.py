@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pipeline.reading import megatron, storage
+from pipeline.files import storage
+from pipeline.reading import megatron
 from pipeline.reading.hub_datasets import DatasetError, arrow_files
 from pipeline.reading.saved_datasets import STATE, SavedDatasetError, data_files
 from pipeline.reading.source_error import SourceError

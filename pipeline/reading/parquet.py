@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.files.storage import open_random
 from pipeline.reading.source_error import SourceError
-from pipeline.reading.storage import open_random
 
 _READ_BYTES = 1 << 20
 

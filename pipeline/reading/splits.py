@@ -15,12 +15,12 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from pipeline.files.storage import open_random
 from pipeline.reading import megatron
 from pipeline.reading.arrow_ipc import ArrowError, batch_spans, read_schema
 from pipeline.reading.formats import resolve_formats
 from pipeline.reading.listing import InputFile, SourceError
 from pipeline.reading.records.compressed import COMPRESSIONS
-from pipeline.reading.storage import open_random
 from pipeline.reading.text_columns import check_columns, open_parquet
 from pipeline.reading.token_columns import check_token_column, row_group_bytes
 from pipeline.settings.documents import SourceConfig

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.files.byte_files import FileBytes, open_bytes
 from pipeline.shard import schema
-from pipeline.shard.byte_files import FileBytes, open_bytes
 from pipeline.shard.digests import ByteRange, xxh3_128
 from pipeline.shard.pages import flat_values
 from pipeline.shard.row_groups import Column, Ragged, Row, RowGroup

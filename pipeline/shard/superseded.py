@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pipeline.files.links import link_or_copy
 from pipeline.shard import schema
 from pipeline.shard.digests import sha256_bytes
-from pipeline.shard.links import link_or_copy
 from pipeline.shard.tables import FormatError, read_bytes, read_table
 
 WORK = ".build"

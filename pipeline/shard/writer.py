@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.files.atomic import atomic_path
 from pipeline.shard import digests
-from pipeline.shard.atomic import atomic_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

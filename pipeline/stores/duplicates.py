@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from pipeline.files.atomic import atomic_path
 from pipeline.reading.records.read import read_records
 from pipeline.reading.splits import Split
 from pipeline.settings.documents import SourceConfig
-from pipeline.shard.atomic import atomic_path
 from pipeline.shard.schema import part_name
 
 FOLDER = "ids"

@@ -12,19 +12,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.files.contents import parquet_source, read_each
-from pipeline.files.sizes import Sizes
-from pipeline.files.url_path import is_remote
-from pipeline.reading.listing import InputFile
-from pipeline.reading.splits import Split
-from pipeline.shard import schema
-from pipeline.shard.atomic import (
+from pipeline.files.atomic import (
     atomic_path,
     remove_files,
     remove_temporary,
     remove_tree,
     write_atomically,
 )
+from pipeline.files.contents import parquet_source, read_each
+from pipeline.files.sizes import Sizes
+from pipeline.files.url_path import is_remote
+from pipeline.reading.listing import InputFile
+from pipeline.reading.splits import Split
+from pipeline.shard import schema
 from pipeline.shard.digests import sha256_bytes, sha256_file
 from pipeline.shard.token_store import TABLES, StoreError
 from pipeline.stores.duplicates import FOLDER

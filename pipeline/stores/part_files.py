@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.shard.atomic import atomic_path
+from pipeline.files.atomic import atomic_path
 from pipeline.shard.digests import xxh3_128
 from pipeline.shard.schema import BLOCK_BYTES
 

@@ -17,12 +17,12 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from pipeline.files.atomic import atomic_path
 from pipeline.reading.records.read import RecordBatch, read_records
 from pipeline.reading.splits import Split
 from pipeline.reading.token_records import accept, read_tokens
 from pipeline.settings.documents import SourceConfig
 from pipeline.shard import schema
-from pipeline.shard.atomic import atomic_path
 from pipeline.shard.digests import sha256_file
 from pipeline.stores.duplicates import duplicates_of
 from pipeline.stores.part_files import BlockedFile, TableWriter

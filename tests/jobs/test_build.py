@@ -17,7 +17,6 @@ from packer.clock import choose_order, even_step_times, step_times
 from packer.orders import ORDERS
 from packer.schedule import Schedule
 from pipeline.config import JobSettings, RunConfig
-from pipeline.lock import Busy, exclusive
 from pipeline.planning.plan import PlanError
 from pipeline.planning.plan_parts import read_plan_part
 from pipeline.reading.listing import SourceError
@@ -26,6 +25,7 @@ from pipeline.settings.cluster import ParallelSettings
 from pipeline.settings.documents import RejectSettings
 from pipeline.shard.manifest import load_manifest
 from pipeline.shard.reader import open_shards
+from pipeline.state.lock import Busy, exclusive
 from pipeline.stores.rejects import RejectsError
 from pipeline.tokenizer.resolve import resolve_tokenizer
 from pipeline.verify import verify

@@ -23,10 +23,10 @@ from jobs.replan import replan
 from jobs.workplace import Workplace
 from pipeline.built import stores_of
 from pipeline.config import ConfigError, JobSettings, RunConfig
+from pipeline.files.atomic import write_atomically
 from pipeline.files.url_path import UrlPath, as_path, is_inside
 from pipeline.publish import WORK
 from pipeline.report import report
-from pipeline.shard.atomic import write_atomically
 from pipeline.shard.manifest import load_manifest, no_set
 from pipeline.shard.reader import open_plan, open_shards
 from pipeline.verify import VerifyError, verify

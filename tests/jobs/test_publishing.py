@@ -15,9 +15,9 @@ from jobs.extend import extend
 from jobs.fork import fork
 from jobs.replan import replan
 from pipeline.config import JobSettings, RunConfig
+from pipeline.files import atomic
 from pipeline.publish import WORK, recover
 from pipeline.report import report
-from pipeline.shard import atomic
 from pipeline.shard.manifest import load_manifest
 from pipeline.shard.rank_reader import Reader
 from pipeline.shard.reader import open_plan, open_shards

@@ -12,7 +12,7 @@ import pytest
 from jobs.executor import LocalExecutor
 from jobs.progress import Reporter
 from jobs.units import Unit, run_units
-from pipeline.ledger import Ledger
+from pipeline.state.ledger import Ledger
 from tests.jobs.small_run import DyingExecutor
 
 DONE: Counter[str] = Counter()

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from jobs.executor import LocalExecutor
-from pipeline import journal
-from pipeline import ledger as ledger_module
 from pipeline.config import RunConfig
-from pipeline.shard import atomic
+from pipeline.files import atomic
+from pipeline.state import journal
+from pipeline.state import ledger as ledger_module
 from pipeline.tokenizer.identity import TokenizerIdentity
 from pipeline.verify import VerifyError, verify
 from tests.corpora import source_of, write_jsonl

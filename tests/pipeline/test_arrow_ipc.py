@@ -137,8 +137,8 @@ def test_what_is_not_arrow_is_refused_and_an_empty_file_has_no_record(tmp_path: 
 
 
 def _schema_of(path: Path) -> pa.Schema:
+    from pipeline.files.storage import open_random
     from pipeline.reading.arrow_ipc import read_schema
-    from pipeline.reading.storage import open_random
 
     with open_random(str(write_bytes(path, bytes(8)))) as file:
         return read_schema(file)

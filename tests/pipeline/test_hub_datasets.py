@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.config import ConfigError
 from pipeline.config_file import parse_config
+from pipeline.files.storage import digest_file
 from pipeline.reading.listing import SourceError, list_inputs
 from pipeline.reading.splits import plan_splits
-from pipeline.reading.storage import digest_file
 from pipeline.settings.documents import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from tests.corpora import build_store, source_of, write_bytes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.ledger import Ledger, write_note
+from pipeline.state.ledger import Ledger, write_note
 
 
 def test_receipts_come_back_under_their_key_only(tmp_path: Path) -> None:

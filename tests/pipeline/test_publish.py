@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from pipeline import publish as module
-from pipeline.lock import Busy, exclusive
+from pipeline.files.atomic import atomic_path
 from pipeline.publish import publish, read_receipts, recover
-from pipeline.shard.atomic import atomic_path
 from pipeline.shard.manifest import Manifest
 from pipeline.shard.tables import FormatError
 from pipeline.shard.writer import FileReceipt, write_parquet, write_part, write_table
+from pipeline.state.lock import Busy, exclusive
 
 
 def parts_of(root: Path) -> list[FileReceipt]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
+from pipeline.files import byte_files
 from pipeline.files.url_path import as_path, is_remote
-from pipeline.shard import byte_files
 from pipeline.shard.reader import open_plan, open_shards
 from pipeline.shard.tables import FormatError
 from tests.fixture_contents import PARTS, SLOTS, STEPS

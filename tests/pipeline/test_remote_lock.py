@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from pipeline import remote_lock
+from pipeline.files.atomic import write_atomically
 from pipeline.files.url_path import as_path
-from pipeline.ledger import Ledger
-from pipeline.lock import Busy, exclusive
-from pipeline.shard.atomic import write_atomically
+from pipeline.state import remote_lock
+from pipeline.state.ledger import Ledger
+from pipeline.state.lock import Busy, exclusive
+from tests.laws.noticed import noticed
 from tests.object_store import s3_server
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -144,7 +145,7 @@ def test_a_holder_that_slept_records_nothing_more(place: Path) -> None:
 def test_a_ledger_in_a_store_keeps_what_it_was_told(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.ledger._JOINED_FROM", 3)
+    monkeypatch.setattr("pipeline.state.ledger._JOINED_FROM", 3)
     for number in range(5):
         with Ledger(place / "ledger.jsonl") as ledger:
             assert [ledger.receipt("key", str(n)) for n in range(number)] == [
@@ -225,3 +226,19 @@ def test_a_machine_that_sleeps_counts_its_sleep(
         clocks[time.CLOCK_BOOTTIME] += 600
         with pytest.raises(Busy, match="another took over"):
             hold.check()
+
+
+def test_a_lock_that_does_not_look_at_others_is_noticed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_lock.Held, "_others", lambda held: [])
+    with noticed():
+        test_a_place_is_held_once_and_let_go(place)
+
+
+def test_a_ledger_that_does_not_ask_who_holds_it_is_noticed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_lock.Held, "check", lambda held: None)
+    with noticed():
+        test_a_holder_that_slept_records_nothing_more(place)

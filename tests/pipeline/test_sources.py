@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.files.storage import digest_file
 from pipeline.reading.formats import resolve_formats
 from pipeline.reading.listing import SourceError, list_inputs
 from pipeline.reading.splits import plan_splits
-from pipeline.reading.storage import digest_file
 from pipeline.settings.documents import SourceConfig
 from pipeline.stores.key import store_key
 from tests.corpora import (

@@ -12,13 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from pipeline.reading import storage
-from pipeline.reading.formats import resolve_formats
-from pipeline.reading.inputs import look_at
-from pipeline.reading.listing import SourceError, list_inputs
-from pipeline.reading.records.read import read_records
-from pipeline.reading.splits import plan_splits
-from pipeline.reading.storage import (
+from pipeline.files import storage
+from pipeline.files.storage import (
     StorageError,
     digest_file,
     join_url,
@@ -26,6 +21,11 @@ from pipeline.reading.storage import (
     split_url,
     stamp,
 )
+from pipeline.reading.formats import resolve_formats
+from pipeline.reading.inputs import look_at
+from pipeline.reading.listing import SourceError, list_inputs
+from pipeline.reading.records.read import read_records
+from pipeline.reading.splits import plan_splits
 from pipeline.settings.documents import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from tests.corpora import (

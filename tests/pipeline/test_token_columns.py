@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.files.storage import digest_file
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.source_error import SourceError
 from pipeline.reading.splits import plan_splits
-from pipeline.reading.storage import digest_file
 from pipeline.reading.token_columns import column_ids, list_lengths
 from pipeline.reading.token_records import ends_text, read_tokens
 from pipeline.settings.documents import SourceConfig

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from pipeline.files.storage import digest_file
 from pipeline.reading.listing import list_inputs
 from pipeline.reading.splits import plan_splits
-from pipeline.reading.storage import digest_file
 from pipeline.settings.documents import SourceConfig
 from pipeline.shard.token_store import TokenStore
 from pipeline.stores.finish import finish_store

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from pipeline.reading.storage import open_stream
+from pipeline.files.storage import open_stream
 
 _READ_BYTES = 1 << 18
 _MOST_WINDOW = 1 << 31

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from pipeline.reading.storage import is_url, open_random
+from pipeline.files.storage import is_url, open_random
 
 MAX_LINE_BYTES = 1 << 29
 """Longest line that is read; JSON's escapes make a line longer than its text."""

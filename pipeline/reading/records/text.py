@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pipeline.files.storage import open_stream
 from pipeline.reading.records import outcome
 from pipeline.reading.records.compressed import COMPRESSIONS, TruncatedError, decompressed
 from pipeline.reading.records.outcome import BOM, UTF16, Outcome, Problem, Record, decode, is_utf16
-from pipeline.reading.storage import open_stream
 
 _READ_BYTES = 1 << 18
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 
 from pipeline.files.copies import mapped
+from pipeline.files.storage import StorageError, open_random
 from pipeline.files.url_path import is_remote
-from pipeline.reading.storage import StorageError, open_random
 
 
 class FileBytes(Protocol):

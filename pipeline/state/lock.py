@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pipeline.files.url_path import is_remote
-from pipeline.remote_lock import Busy, held_in_store
+from pipeline.state.remote_lock import Busy, held_in_store
 
 __all__ = ["Busy", "Hold", "exclusive"]
 
@@ -32,7 +32,7 @@ def exclusive(directory: Path) -> Iterator[Hold]:
     """Hold `directory` against other jobs: on a disk those on this machine, in a store all.
 
     The lock dies with its process; in a store others notice it after a minute, on the same machine
-    at once (`pipeline.remote_lock`).
+    at once (`pipeline.state.remote_lock`).
 
     Args:
         directory: working state of what is held; the lock is a file in it.

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pipeline.files.storage import AT_ONCE, FULL, list_files, upload
+from pipeline.files.storage import move as move_object
 from pipeline.files.url_path import is_remote
-from pipeline.reading.storage import AT_ONCE, FULL, list_files, upload
-from pipeline.reading.storage import move as move_object
 
 
 @contextlib.contextmanager

@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.reading.storage import list_files
-from pipeline.shard.atomic import write_atomically
+from pipeline.files.atomic import write_atomically
+from pipeline.files.storage import list_files
 
 log = logging.getLogger(__name__)
 BEAT_S = 10.0

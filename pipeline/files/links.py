@@ -6,9 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
+from pipeline.files.atomic import atomic_path
+from pipeline.files.storage import copy, download
 from pipeline.files.url_path import is_remote
-from pipeline.reading.storage import copy, download
-from pipeline.shard.atomic import atomic_path
 
 
 def link_or_copy(path: Path, target: Path) -> None:

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
+from pipeline.files.atomic import named_when_full, remove_files, remove_tree, write_atomically
+from pipeline.files.storage import AT_ONCE, list_files
 from pipeline.files.url_path import is_remote
-from pipeline.reading.storage import AT_ONCE, list_files
-from pipeline.shard.atomic import named_when_full, remove_files, remove_tree, write_atomically
 
 
 class Journal(Protocol):

@@ -17,10 +17,10 @@ from typing import Any, Self
 
 import xxhash
 
+from pipeline.files.atomic import remove_files, remove_tree, write_atomically
 from pipeline.files.sizes import Sizes
-from pipeline.journal import open_journal, remove_journal
-from pipeline.lock import Hold
-from pipeline.shard.atomic import remove_files, remove_tree, write_atomically
+from pipeline.state.journal import open_journal, remove_journal
+from pipeline.state.lock import Hold
 
 Receipt = dict[str, Any]
 _JOINED_FROM = 64
