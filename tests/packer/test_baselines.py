@@ -113,7 +113,13 @@ class TestOthers:
 class TestTable2:
     """The paper's figures within 0.04: mean over steps of max over mean, seeds 0 to 4."""
 
-    @pytest.mark.parametrize(("lengths", "longest_first"), [("fig3", False), ("fig3_stream", True)])
+    @pytest.mark.parametrize(
+        ("lengths", "longest_first"),
+        [
+            ("fig3", False),
+            pytest.param("fig3_stream", True, marks=pytest.mark.slow),
+        ],
+    )
     def test_original_and_greedy(self, lengths: str, longest_first: bool) -> None:
         make = {"fig3": fig3_lengths, "fig3_stream": fig3_stream_lengths}[lengths]
         runs = [

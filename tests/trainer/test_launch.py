@@ -64,7 +64,7 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", [damage, Path.unlink])
+@pytest.mark.parametrize("harm", [damage, pytest.param(Path.unlink, marks=pytest.mark.slow)])
 def test_a_shard_that_is_damaged_or_missing_ends_the_run_in_one_line_that_names_it(
     harm: Callable[[Path], None], small_set: Path, small_model: Path, tmp_path: Path
 ) -> None:
