@@ -6,6 +6,7 @@ A journal has one writer. What was appended is on record when `append` returns.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Protocol
 from pipeline.files.atomic import named_when_full, remove_files, remove_tree, write_atomically
 from pipeline.files.storage import AT_ONCE, list_files
 from pipeline.files.url_path import is_remote
+
+_NAME = re.compile(r"\d{8}-[0-9a-f]{8}")
 
 
 class Journal(Protocol):
@@ -81,7 +84,7 @@ class _Objects:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._writer = secrets.token_hex(4)
-        self._names = sorted(list_files(str(path)))
+        self._names = sorted(filter(_NAME.fullmatch, list_files(str(path))))
         self._next = 1 + max((int(name.partition("-")[0]) for name in self._names), default=-1)
 
     def chunks(self) -> list[bytes]:
