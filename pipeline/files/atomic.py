@@ -102,6 +102,11 @@ def remove_tree(directory: Path) -> None:
 
 def remove_files(paths: Iterable[Path]) -> None:
     """Remove files, of an object store many at a time."""
+    places = list(paths)
+    if not any(map(is_remote, places)):
+        for path in places:
+            path.unlink(missing_ok=True)
+        return
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for _ in pool.map(lambda path: path.unlink(missing_ok=True), paths):
+        for _ in pool.map(lambda path: path.unlink(missing_ok=True), places):
             pass
