@@ -68,8 +68,7 @@ def kill_drivers(whole: Undisturbed, kills: int, seed: int) -> Iterator[Case]:
         witness = Witness(out, contents)
         for stage in sorted(hand, key=stages.index):
             kill = _kill_in(whole, out, stage, draw, witness)
-            if kill is None:  # it was too fast
-                deck.insert(0, stage)
+            if kill is None:  # it was too fast; its turn comes with the next deck
                 misses += 1
             else:
                 killed.append(kill)
