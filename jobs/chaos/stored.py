@@ -79,6 +79,7 @@ def kill_stored(whole: Undisturbed, kills: int, seed: int) -> Iterator[Case]:
             out = UrlPath(f"s3://{_BUCKET}/set-{number}{options}")
             puts.names.clear()
             ends = [_kill(whole, out, draw) for _ in range(min(_DEALT, kills - number * _DEALT))]
+            kept = sum(bool(_UNITS.search(name)) for name in puts.names)
             fault = _end(whole, out)
             again = sum(count - 1 for name, count in puts.names.items() if _UNITS.search(name))
             if again > _MOST_REDONE * len(ends):
@@ -89,7 +90,7 @@ def kill_stored(whole: Undisturbed, kills: int, seed: int) -> Iterator[Case]:
                     done=f"{words}; {len(ends)} in this build",
                     held=not fault,
                     seen=fault,
-                    figures={"units redone": 0 if place else again},
+                    figures={} if place else {"units kept": kept - again, "units redone": again},
                 )
 
 
