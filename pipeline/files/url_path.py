@@ -138,9 +138,6 @@ class UrlPath:
         """A small object, whole."""
         return read(self._url)
 
-    def read_text(self, encoding: str = "utf-8") -> str:
-        return self.read_bytes().decode(encoding)
-
     def open(self, mode: str = "rb") -> BinaryIO:
         """Read it, anywhere, from a local copy of the whole.
 
